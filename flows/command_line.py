@@ -1,0 +1,101 @@
+"""What the flows' commands share: settings from arguments, errors as one line, a summary at the end."""
+
+import argparse
+import json
+import sys
+import threading
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, Self
+
+from pydantic import BaseModel
+
+from pipeline_config.environment import artifact_root, check_home, home, tracking_uri
+from pipeline_config.errors import StoreError, TokenmillError
+from pipeline_config.presets import load_settings, preset_names
+from pipeline_config.settings import Settings
+from tasks.funnel import as_text
+from tasks.run import Run
+from tasks.store import StageOutput, Store
+
+
+class Outcome(BaseModel):
+    """What a flow made: its outputs by name, and the funnel as text."""
+
+    outputs: dict[str, StageOutput]
+    funnel: str
+
+    @classmethod
+    def of(cls, run: Run, **outputs: StageOutput) -> Self:
+        """The outcome of a run so far."""
+        return cls(outputs=outputs, funnel=as_text(run.results))
+
+
+def run_command(flow: Callable[[Settings], Outcome], arguments: list[str] | None = None) -> None:
+    """Runs a flow as a command: exit code 0, 1 for an error in the run, 2 for wrong settings."""
+    parser = argparse.ArgumentParser(description=flow.__doc__)
+    parser.add_argument("preset", help=f"one of {', '.join(preset_names())}, or a .yaml file")
+    parser.add_argument("overrides", nargs="*", metavar="section.field=value", help="settings to change")
+    chosen = parser.parse_args(arguments)
+    try:
+        settings = load_settings(chosen.preset, chosen.overrides)
+        check_home()
+    except TokenmillError as error:
+        sys.exit(_fail(error, 2))
+    # Prefect's own server takes seconds to start; MLflow is imported meanwhile.
+    threading.Thread(target=import_module, args=("mlflow.tracking",), daemon=True).start()
+    try:
+        outcome = flow(settings)
+    except TokenmillError as error:
+        sys.exit(_fail(error, 1))
+    except Exception:
+        check_disk_or_exit()
+        raise
+    print(summary(outcome))
+
+
+def summary(outcome: Outcome) -> str:
+    """Funnel, losses, a generated text, and the commands that open the two UIs."""
+    store = Store(home() / "store")
+    parts = ["", outcome.funnel]
+    if "checkpoint" in outcome.outputs:
+        parts.append(_losses(store.report(outcome.outputs["checkpoint"])["measures"]))
+    if "sample" in outcome.outputs:
+        record = json.loads((store.path(outcome.outputs["sample"]) / "generation.json").read_text("utf-8"))
+        parts.append(f"generated text (prompt {record['prompt']!r}):\n  {record['text']!r}")
+    parts.append("outputs\n" + "\n".join(f"  {n}: {store.path(o)}" for n, o in outcome.outputs.items()))
+    parts.append(_commands())
+    return "\n\n".join(parts)
+
+
+def _losses(measures: dict[str, Any]) -> str:
+    return (
+        f"losses over {measures['steps']} steps, vocabulary {measures['vocabulary_size']:,}: "
+        f"training {measures['first_train_loss']:.3f} -> {measures['last_train_loss']:.3f}, "
+        f"validation {measures['first_val_loss']:.3f} -> {measures['last_val_loss']:.3f}"
+    )
+
+
+def _commands() -> str:
+    python = sys.executable
+    return (
+        "to look around (each command serves until Ctrl-C)\n"
+        "  flows and tasks, http://127.0.0.1:4200\n"
+        f"    PREFECT_HOME={home() / 'prefect'} DO_NOT_TRACK=1 {python} -m prefect server start\n"
+        "  runs, datasets and curves, http://127.0.0.1:5000/?workflowType=machine_learning\n"
+        f"    MLFLOW_DISABLE_TELEMETRY=true MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false {python} -m mlflow server "
+        f"--backend-store-uri {tracking_uri()} --artifacts-destination {artifact_root()}"
+    )
+
+
+def check_disk_or_exit() -> None:
+    """Ends with a clear error if the disk is full: databases say it in a hundred ways."""
+    try:
+        check_home()
+    except StoreError as error:
+        sys.exit(_fail(error, 1))
+
+
+def _fail(error: TokenmillError, code: int) -> int:
+    print(f"error: {error}", file=sys.stderr)
+    return code

@@ -1,0 +1,24 @@
+"""From a corpus to token shards: `python -m flows.prepare_tokens PRESET [section.field=value ...]`."""
+
+from prefect import flow
+
+from flows.build_corpus import build_corpus
+from flows.command_line import Outcome, run_command
+from pipeline_config.settings import Settings
+from tasks.bpe_training import train_tokenizer
+from tasks.packing import pack_tokens
+from tasks.run import open_run
+
+
+@flow(name="prepare-tokens", flow_run_name="tokens {settings.name}")
+def prepare_tokens(settings: Settings) -> Outcome:
+    """A tokenizer, and the corpus as token shards."""
+    with open_run(settings) as run:
+        corpus = build_corpus(settings).outputs["corpus"]
+        tokenizer = train_tokenizer(run, corpus)
+        tokens = pack_tokens(run, corpus, tokenizer)
+        return Outcome.of(run, corpus=corpus, tokenizer=tokenizer, tokens=tokens)
+
+
+if __name__ == "__main__":
+    run_command(prepare_tokens)

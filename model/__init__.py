@@ -1,0 +1,1 @@
+"""A GPT in plain PyTorch: architecture, data, training, checkpoints, generation."""

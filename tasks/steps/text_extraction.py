@@ -1,0 +1,146 @@
+"""Text extraction: the main text of a page, from the record that a pointer names."""
+
+import io
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import cchardet
+import fsspec
+from datatrove.data import Document
+from datatrove.pipeline.extractors import Trafilatura
+from fastwarc.warc import ArchiveIterator
+
+from pipeline_config.errors import SourceError
+from pipeline_config.settings import TextExtraction
+from tasks.steps.page_sandbox import PageFailed, PageSandbox
+from tasks.steps.shards import FATE, DecidingStep, Fate, ReadShard, failed, read_documents, removed
+
+META_CHARSET = re.compile(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([A-Za-z0-9_:.-]{2,40})", re.IGNORECASE)
+HEADER_CHARSET = re.compile(r"charset\s*=\s*[\"']?([A-Za-z0-9_:.-]{2,40})", re.IGNORECASE)
+META_BYTES = 2048
+PAYLOAD = "_payload"
+
+
+def read_record(data: bytes) -> tuple[bytes, str]:
+    """Decoded payload and Content-Type of the one HTTP response record in `data`.
+
+    Raises:
+        ValueError: the bytes are no HTTP response record.
+    """
+    for record in ArchiveIterator(io.BytesIO(data), parse_http=True, auto_decode="all"):
+        content_type = record.http_headers.get("Content-Type", "") if record.http_headers else ""
+        return record.reader.read(), content_type
+    raise ValueError("no WARC record at this offset")
+
+
+def decode_page(payload: bytes, content_type: str = "") -> str | None:
+    """The page as text, or None where no character set fits.
+
+    UTF-8 where the bytes allow it, else what detection says, as DataTrove does; where detection is of no
+    help, what the HTTP header or the page's own meta tag declares.
+    """
+    try:
+        return payload.decode("utf-8")
+    except UnicodeDecodeError:
+        pass
+    declared = [match.group(1) for match in [HEADER_CHARSET.search(content_type)] if match]
+    declared += [match.group(1).decode() for match in [META_CHARSET.search(payload[:META_BYTES])] if match]
+    for charset in [cchardet.detect(payload)["encoding"], *declared]:
+        try:
+            return payload.decode(charset or "utf-8")
+        except (UnicodeDecodeError, LookupError):
+            continue
+    return None
+
+
+def extract_text(page: tuple[bytes, str], engine: Trafilatura) -> tuple[str, str]:
+    """(`text`, main text), or (`undecodable` | `no_text`, "") where there is none."""
+    html = decode_page(*page)
+    if html is None:
+        return "undecodable", ""
+    text = engine.extract(html)
+    return ("text", text) if text else ("no_text", "")
+
+
+class ReadRecords(ReadShard):
+    """Yields pointers with their record's payload, reading each file from front to back."""
+
+    name = "records"
+
+    def __init__(self, shards: list[str], uris: dict[str, str], max_payload_bytes: int):
+        super().__init__(shards)
+        self.uris = uris
+        self.max_payload_bytes = max_payload_bytes
+
+    def read(self, shard: str) -> Iterator[Document]:
+        opened: str | None = None
+        file: Any = None
+        try:
+            for document in read_documents(shard):
+                path = document.metadata["file_path"]
+                if path != opened:
+                    if file is not None:
+                        file.close()
+                    file, opened = fsspec.open(self.uris[path], "rb").open(), path
+                self._attach_payload(document, file)
+                yield document
+        finally:
+            if file is not None:
+                file.close()
+
+    def _attach_payload(self, document: Document, file: Any) -> None:
+        offset, length = document.metadata["warc_offset"], document.metadata["warc_length"]
+        file.seek(offset)
+        data = file.read(length)
+        if len(data) < length:
+            raise SourceError(f"{self.uris[document.metadata['file_path']]} has become shorter than it was")
+        try:
+            payload, content_type = read_record(data)
+        except Exception as error:
+            document.metadata[FATE] = failed("unreadable_record", error)
+            return
+        if len(payload) > self.max_payload_bytes:
+            document.metadata[FATE] = failed("payload_too_large", f"{len(payload)} bytes")
+            return
+        document.metadata[PAYLOAD] = (payload, content_type)
+
+
+class ExtractText(DecidingStep):
+    """Fills in a document's text by DataTrove's Trafilatura block, one page at a time in a sandbox.
+
+    Trafilatura's own deduplication is off: it makes a text depend on the pages before it.
+    """
+
+    name = "trafilatura"
+
+    def __init__(self, settings: TextExtraction):
+        super().__init__()
+        self.settings = settings
+
+    def run(self, data: Any, rank: int = 0, world_size: int = 1) -> Iterator[Document]:
+        engine = Trafilatura(favour_precision=self.settings.favour_precision, deduplicate=False)
+        engine.extract("<html><body><p>Loads the engine once, before children are forked.</p></body></html>")
+        self.sandbox = PageSandbox(
+            lambda page: extract_text(page, engine),
+            self.settings.page_cpu_seconds,
+            self.settings.page_memory_bytes,
+        )
+        try:
+            yield from super().run(data, rank, world_size)
+        finally:
+            self.sandbox.close()
+
+    def decide(self, document: Document) -> Fate | None:
+        try:
+            outcome, text = self.sandbox(document.metadata.pop(PAYLOAD))
+        except PageFailed as failure:
+            reason = str(failure)
+            return failed(reason.split(":")[0], reason)
+        if outcome == "undecodable":
+            return failed("undecodable", "no character set fits")
+        if outcome == "no_text":
+            return removed("no_text")
+        document.text = text
+        document.metadata["extractor"] = "trafilatura"
+        return None

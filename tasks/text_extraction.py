@@ -1,0 +1,41 @@
+"""Text extraction: from record pointers to documents with their main text."""
+
+from functools import partial
+
+from pipeline_config.settings import Source
+from tasks.run import Run
+from tasks.stage import Report, Stage, Work
+from tasks.steps.shards import WriteShard
+from tasks.steps.text_extraction import ExtractText, ReadRecords
+from tasks.store import StageOutput
+from tasks.url_filtering import warc_files
+
+STAGE = Stage(
+    "text_extraction",
+    "Extract text",
+    version=1,
+    libraries=("datatrove", "faust-cchardet", "fastwarc", "lxml", "lxml_html_clean", "pyarrow", "trafilatura"),
+)
+
+
+def extract_text(
+    run: Run, source: Source, pointers: StageOutput, crawl: StageOutput | None = None
+) -> StageOutput:
+    """Documents with the main text of the pages that the pointers name. No HTML is written."""
+    files = warc_files(run, source, crawl)
+    return run.stage(
+        STAGE,
+        partial(_build, uris={file.path: file.uri for file in files}),
+        run.settings.text_extraction,
+        label=source.name,
+        inputs=[pointers],
+        content=[{"path": file.path, "content": file.identity} for file in files],
+    )
+
+
+def _build(work: Work, uris: dict[str, str]) -> Report:
+    shards = work.shards()
+    reader = ReadRecords(shards, uris, work.settings.max_payload_bytes)
+    return work.run_shards(
+        [reader, ExtractText(work.settings), WriteShard(str(work.folder))], tasks=len(shards)
+    )

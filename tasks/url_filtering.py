@@ -1,0 +1,56 @@
+"""URL filtering: from WARC files to a table of pointers to the records worth decoding."""
+
+from functools import partial
+
+from pipeline_config.settings import Source
+from tasks.run import Run
+from tasks.sources import SourceFile, source_files
+from tasks.stage import Report, Stage, Work
+from tasks.steps.shards import POINTER_SCHEMA, WriteShard
+from tasks.steps.url_filtering import FilterUrls, ReadPointers
+from tasks.store import StageOutput
+
+STAGE = Stage(
+    "url_filtering",
+    "Filter URLs",
+    version=1,
+    libraries=("datatrove", "fastwarc", "pyarrow", "tldextract"),
+)
+
+CRAWL_FILES = ("warc/*.warc.gz",)
+
+
+def filter_urls(run: Run, source: Source, crawl: StageOutput | None = None) -> StageOutput:
+    """Pointers (file, offset, length, URL, date, digest) to the pages of a source that are worth decoding.
+
+    Args:
+        crawl: output that holds the source's WARC files, for a source that was made here.
+
+    Raises:
+        SourceError: a WARC file is missing, empty, damaged, or not a WARC file.
+    """
+    files = warc_files(run, source, crawl)
+    return run.stage(
+        STAGE,
+        partial(_build, source=source, files=files),
+        run.settings.url_filtering,
+        label=source.name,
+        inputs=[crawl] if crawl else [],
+        content=[
+            {"source": source.name, "dump": source.dump},
+            *({"path": file.path, "content": file.identity} for file in files),
+        ],
+    )
+
+
+def warc_files(run: Run, source: Source, crawl: StageOutput | None) -> list[SourceFile]:
+    """The WARC files of a source, or of the crawl that was made for it."""
+    if crawl is not None:
+        source = source.model_copy(update={"base": str(run.store.path(crawl)), "uris": CRAWL_FILES})
+    return source_files(source, run.store)
+
+
+def _build(work: Work, source: Source, files: list[SourceFile]) -> Report:
+    reader = ReadPointers([f.uri for f in files], [f.path for f in files], source.name, source.dump)
+    steps = [reader, FilterUrls(work.settings), WriteShard(str(work.folder), POINTER_SCHEMA)]
+    return work.run_shards(steps, tasks=len(files))

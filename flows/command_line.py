@@ -3,19 +3,18 @@
 import argparse
 import json
 import sys
-import threading
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any, Self
 
 from pydantic import BaseModel
 
+from flows import prefect_server
 from pipeline_config.environment import artifact_root, check_home, home, tracking_uri
 from pipeline_config.errors import StoreError, TokenmillError
 from pipeline_config.presets import load_settings, preset_names
 from pipeline_config.settings import Settings
 from tasks.funnel import as_text
-from tasks.run import Run
+from tasks.run import Run, warm_up
 from tasks.store import StageOutput, Store
 
 
@@ -42,9 +41,9 @@ def run_command(flow: Callable[[Settings], Outcome], arguments: list[str] | None
         check_home()
     except TokenmillError as error:
         sys.exit(_fail(error, 2))
-    # Prefect's own server takes seconds to start; MLflow is imported meanwhile.
-    threading.Thread(target=import_module, args=("mlflow.tracking",), daemon=True).start()
+    warm_up()
     try:
+        prefect_server.wait()
         outcome = flow(settings)
     except TokenmillError as error:
         sys.exit(_fail(error, 1))

@@ -1,6 +1,7 @@
 """A pipeline run: settings, store, records, and the stages that ran so far."""
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any
@@ -12,7 +13,6 @@ from pydantic import BaseModel
 from pipeline_config.environment import home
 from pipeline_config.settings import Settings
 from tasks.funnel import as_markdown, as_text
-from tasks.provenance import Provenance
 from tasks.stage import Report, Stage, StageResult, StageRunner, Work
 from tasks.store import StageOutput, Store, disk_errors
 
@@ -23,6 +23,8 @@ class Run:
     """One pass through the pipeline; flows that call each other share it."""
 
     def __init__(self, settings: Settings):
+        from tasks.provenance import Provenance  # MLflow takes seconds to import; see warm_up()
+
         self.settings = settings
         self.store = Store(home() / "store")
         self.runner = StageRunner(self.store, settings.execution)
@@ -58,6 +60,18 @@ class Run:
         self.results.append(result)
         get_run_logger().info(as_text([result], header=False))
         return result.output
+
+
+def warm_up() -> None:
+    """Imports MLflow and opens its database in the background, while Prefect's server starts."""
+
+    def open_records() -> None:
+        from tasks.provenance import Provenance
+
+        with contextlib.suppress(Exception):  # the run itself meets the same problem, and says so
+            Provenance(Store(home() / "store"))
+
+    threading.Thread(target=open_records, daemon=True).start()
 
 
 @contextlib.contextmanager

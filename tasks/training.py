@@ -4,15 +4,17 @@ import json
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline_config.errors import TrainingError
 from pipeline_config.settings import Training
 from tasks.executor import ChildFailed, run_child
-from tasks.provenance import Provenance
 from tasks.run import Run
 from tasks.stage import Report, Stage, Work
 from tasks.store import StageOutput, write_json
+
+if TYPE_CHECKING:
+    from tasks.provenance import Provenance
 
 STAGE = Stage(
     "training",
@@ -40,7 +42,7 @@ def train_model(run: Run, tokens: StageOutput, tokenizer: StageOutput) -> StageO
     )
 
 
-def _build(work: Work, weights: dict[str, float], provenance: Provenance) -> Report:
+def _build(work: Work, weights: dict[str, float], provenance: "Provenance") -> Report:
     tokens, tokenizer = work.inputs
     scratch = work.folder / "scratch"
     scratch.mkdir(exist_ok=True)
@@ -79,7 +81,7 @@ def _run_trainer(settings: Training, scratch: Path, curves: "Curves") -> None:
 class Curves:
     """Follows the trainer's metrics file and passes new points on."""
 
-    def __init__(self, path: Path, work: Work, provenance: Provenance):
+    def __init__(self, path: Path, work: Work, provenance: "Provenance"):
         self.path = path
         self.work = work
         self.provenance = provenance

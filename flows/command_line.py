@@ -82,8 +82,8 @@ def _commands() -> str:
         "  flows and tasks, http://127.0.0.1:4200\n"
         f"    PREFECT_HOME={home() / 'prefect'} DO_NOT_TRACK=1 {python} -m prefect server start\n"
         "  runs, datasets and curves, http://127.0.0.1:5000/?workflowType=machine_learning\n"
-        f"    MLFLOW_DISABLE_TELEMETRY=true MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false {python} -m mlflow server "
-        f"--backend-store-uri {tracking_uri()} --artifacts-destination {artifact_root()}"
+        "    MLFLOW_DISABLE_TELEMETRY=true MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false "
+        f"{python} -m mlflow server --backend-store-uri {tracking_uri()} --artifacts-destination {artifact_root()}"
     )
 
 

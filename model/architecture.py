@@ -82,7 +82,7 @@ class GPT(nn.Module):
             ValueError: more positions than the model has.
         """
         T = ids_BT.shape[1]
-        if T > self.settings.max_context:
+        if self.settings.max_context < T:
             raise ValueError(f"{T} tokens do not fit into a context of {self.settings.max_context}")
         positions_T = torch.arange(T, device=ids_BT.device)
         x_BTC = self.token_embedding(ids_BT) + self.position_embedding(positions_T)

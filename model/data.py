@@ -96,7 +96,9 @@ class TokenRows:
 
     def _order(self, source: int, rows: int, count: int) -> np.ndarray:
         epochs = -(-count // rows) if count else 0
-        orders = [np.random.default_rng([self.seed, source, epoch]).permutation(rows) for epoch in range(epochs)]
+        orders = [
+            np.random.default_rng([self.seed, source, epoch]).permutation(rows) for epoch in range(epochs)
+        ]
         return np.concatenate(orders)[:count] if orders else np.empty(0, dtype=np.int64)
 
 

@@ -165,7 +165,10 @@ class Trainer:
     def _validate(self) -> float:
         self.model.eval()
         losses = [
-            (len(pairs), self.model(*(part.to(self.process.device) for part in self.validation_rows.batch(pairs)))[1])
+            (
+                len(pairs),
+                self.model(*(part.to(self.process.device) for part in self.validation_rows.batch(pairs)))[1],
+            )
             for pairs in _chunks(self.to_validate, VALIDATION_BATCH_ROWS)
         ]
         self.model.train()

@@ -44,7 +44,9 @@ def _read_preset(preset: str) -> dict[str, Any]:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise SettingsError(f"preset file {path} is not valid YAML: {error}") from None
     if not isinstance(values, dict):
-        raise SettingsError(f"preset file {path} must hold a mapping of settings, not {type(values).__name__}")
+        raise SettingsError(
+            f"preset file {path} must hold a mapping of settings, not {type(values).__name__}"
+        )
     return {"name": path.stem} | values
 
 

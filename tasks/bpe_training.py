@@ -8,7 +8,9 @@ from tasks.steps.bpe_training import TrainBpe
 from tasks.steps.document_split import TRAIN
 from tasks.store import StageOutput
 
-STAGE = Stage("bpe_training", "Train tokenizer", version=1, libraries=("tokenizers",), artifacts=("tokenizer",))
+STAGE = Stage(
+    "bpe_training", "Train tokenizer", version=1, libraries=("tokenizers",), artifacts=("tokenizer",)
+)
 
 
 def train_tokenizer(run: Run, corpus: StageOutput) -> StageOutput:

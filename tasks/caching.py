@@ -1,4 +1,4 @@
-"""Prefect's cache for stages: the record lies in the stage's folder, and one key is computed once at a time."""
+"""Prefect's cache for stages: the record lies in the stage's folder, and a key is computed once at a time."""
 
 import os
 from dataclasses import dataclass

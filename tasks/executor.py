@@ -1,5 +1,6 @@
 """Runs pipelines of DataTrove steps in a child process, and reports how far they are."""
 
+import contextlib
 import json
 import os
 import pickle
@@ -97,10 +98,8 @@ def run_child(
 
 
 def _kill_group(child: subprocess.Popen[bytes]) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     child.wait()
 
 

@@ -23,11 +23,8 @@ def as_markdown(results: Sequence[StageResult]) -> str:
         "|---|---|--:|--:|--:|--:|---|--:|---|",
     ]
     for result in results:
-        stage, source, read, kept, removed, failed, seconds, cached = _cells(result)
-        reasons = main_reasons(result.report)
-        lines.append(
-            f"| {stage} | {source} | {read} | {kept} | {removed} | {failed} | {reasons} | {seconds} | {cached} |"
-        )
+        *counts, seconds, cached = _cells(result)
+        lines.append(f"| {' | '.join([*counts, main_reasons(result.report), seconds, cached])} |")
     return "\n".join(lines)
 
 

@@ -66,9 +66,7 @@ class Provenance:
         self._log(run_id, params=_flatten(settings.model_dump(mode="json")))
         return run_id
 
-    def finish_stage(
-        self, run_id: str, stage: Stage, result: StageResult, inputs: list[StageOutput]
-    ) -> None:
+    def finish_stage(self, run_id: str, stage: Stage, result: StageResult, inputs: list[StageOutput]) -> None:
         """Records what the stage made of what, and closes its run."""
         output, folder = result.output, self.store.path(result.output)
         if not result.cached:
@@ -157,9 +155,7 @@ class Provenance:
 
 def stage_metrics(report: Report) -> dict[str, float]:
     """The figures of a report under names that are the same in every run."""
-    metrics = {
-        name: float(value) for name, value in report.items() if isinstance(value, int | float)
-    }
+    metrics = {name: float(value) for name, value in report.items() if isinstance(value, int | float)}
     for group in ("removed", "failed", "measures"):
         prefix = "" if group == "measures" else f"{group}/"
         metrics |= {f"{prefix}{name}": float(value) for name, value in report.get(group, {}).items()}

@@ -67,7 +67,9 @@ def library_versions(names: Sequence[str]) -> dict[str, str]:
         try:
             versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            raise StageError(f"package {name} is not installed: run `bash infra/run.sh`, it sets up") from None
+            raise StageError(
+                f"package {name} is not installed: run `bash infra/run.sh`, it sets up"
+            ) from None
     return versions
 
 
@@ -144,7 +146,8 @@ def check_books(report: Report, where: str, max_failed_share: float) -> None:
     removed, failed = sum(report["removed"].values()), sum(report["failed"].values())
     if read != kept + removed + failed:
         raise LedgerError(
-            f"{where}: the books do not balance: read {read} != kept {kept} + removed {removed} + failed {failed}"
+            f"{where}: the books do not balance: read {read} != "
+            f"kept {kept} + removed {removed} + failed {failed}"
         )
     if read and failed / read > max_failed_share:
         raise CanaryError(
@@ -242,7 +245,9 @@ class StageRunner:
         get_run_logger().info("computing %s %s, key %s", stage.name, label, key[:12])
         folder = self.store.building_folder(stage.name, key)
         progress = Progress(f"{stage.title} {label}".strip())
-        work = Work(stage, label, settings, self.execution, self.store, folder, inputs, progress, tracking_run)
+        work = Work(
+            stage, label, settings, self.execution, self.store, folder, inputs, progress, tracking_run
+        )
         started = time.monotonic()
         try:
             report = build(work)

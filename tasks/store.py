@@ -5,8 +5,8 @@
     <store>/.locks/                  one lock file for each key
 
 A folder becomes visible by one rename, when it is whole. The manifest lists every file but the report,
-which holds seconds: two runs of one recipe have the same manifest, byte for byte. Locks are `flock`s: the kernel drops them when
-their process dies, however it dies.
+which holds seconds: two runs of one recipe have the same manifest, byte for byte. Locks are `flock`s: the
+kernel drops them when their process dies, however it dies.
 """
 
 import contextlib
@@ -92,9 +92,7 @@ class Store:
         folder = self.folder(stage, key)
         try:
             manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
-            whole = all(
-                (folder / file["path"]).stat().st_size == file["bytes"] for file in manifest["files"]
-            )
+            whole = all((folder / file["path"]).stat().st_size == file["bytes"] for file in manifest["files"])
         except (OSError, ValueError, KeyError, TypeError):
             return None
         return StageOutput(stage=stage, key=key, digest=manifest["digest"], label=label) if whole else None

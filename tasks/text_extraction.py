@@ -14,7 +14,15 @@ STAGE = Stage(
     "text_extraction",
     "Extract text",
     version=1,
-    libraries=("datatrove", "faust-cchardet", "fastwarc", "lxml", "lxml_html_clean", "pyarrow", "trafilatura"),
+    libraries=(
+        "datatrove",
+        "faust-cchardet",
+        "fastwarc",
+        "lxml",
+        "lxml_html_clean",
+        "pyarrow",
+        "trafilatura",
+    ),
 )
 
 

@@ -40,5 +40,7 @@ def _build(work: Work) -> Report:
     try:
         run_child([sys.executable, "-m", "model.generate", str(scratch / "config.json")])
     except ChildFailed as failure:
-        raise StageError(f"text generation ended with {failure}. Its last output:\n{failure.output}") from None
+        raise StageError(
+            f"text generation ended with {failure}. Its last output:\n{failure.output}"
+        ) from None
     return {"measures": {"characters": len(json.loads((work.folder / RECORD).read_text("utf-8"))["text"])}}

@@ -189,4 +189,3 @@ class RemoveDuplicates(DecidingStep):
         if duplicate is None:
             return None
         return removed("near_duplicate", f"{duplicate['similarity']:.3f} of {duplicate['survivor']}")
-

@@ -117,7 +117,9 @@ def document_from(record: Record, fields: FieldMapping, identity: str) -> Docume
     elif not text.strip():
         metadata[FATE] = removed("empty")
     return Document(
-        text=text if isinstance(text, str) else "", id=identity if own is None else str(own), metadata=metadata
+        text=text if isinstance(text, str) else "",
+        id=identity if own is None else str(own),
+        metadata=metadata,
     )
 
 

@@ -134,7 +134,9 @@ def _render_block(block: str) -> str:
 
 def warc_record(url: str, html: bytes) -> bytes:
     """A WARC response record with its HTTP header, as one gzip member; the same bytes every time."""
-    http = b"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8\r\nContent-Length: %d\r\n\r\n" % len(html)
+    http = b"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8\r\nContent-Length: %d\r\n\r\n" % len(
+        html
+    )
     digest = base64.b32encode(hashlib.sha1(html).digest()).decode()
     head = "\r\n".join(
         [

@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# The checks: sets up, then lint, import contracts and tests. Arguments go to pytest.
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
+set_up
+say "lint"
+"$venv/bin/ruff" check .
+"$venv/bin/ruff" format --check .
+say "import contracts"
+"$venv/bin/lint-imports"
+say "tests"
+exec "$venv/bin/python" -m pytest "$@"

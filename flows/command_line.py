@@ -83,7 +83,8 @@ def _commands() -> str:
         f"    PREFECT_HOME={home() / 'prefect'} DO_NOT_TRACK=1 {python} -m prefect server start\n"
         "  runs, datasets and curves, http://127.0.0.1:5000/?workflowType=machine_learning\n"
         "    MLFLOW_DISABLE_TELEMETRY=true MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false "
-        f"{python} -m mlflow server --backend-store-uri {tracking_uri()} --artifacts-destination {artifact_root()}"
+        f"{python} -m mlflow server --backend-store-uri {tracking_uri()} "
+        f"--artifacts-destination {artifact_root()}"
     )
 
 

@@ -1,0 +1,83 @@
+"""Bad input on the command line: one clear error that names the thing, and nothing half-made."""
+
+import gzip
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tasks.steps.sample_crawl import warc_record
+
+Start = Callable[..., subprocess.Popen[str]]
+CUT = 10_000
+
+
+def run(start: Start, home: Path, *arguments: str, **options: str) -> tuple[int, str]:
+    process = start(home, *arguments, **options)
+    _, errors = process.communicate(timeout=300)
+    return process.returncode, errors
+
+
+def half_made(home: Path) -> list[Path]:
+    """Outputs without a manifest, and folders of unfinished work."""
+    return [
+        folder
+        for folder in home.glob("store/*/*")
+        if folder.is_dir() and (folder.name.startswith(".") or not (folder / "manifest.json").is_file())
+    ]
+
+
+@pytest.mark.parametrize(
+    ("preset", "override", "expected"),
+    [
+        pytest.param("no-such-preset", "name=x", ["no-such-preset", "sample", "mini-crawl"], id="preset"),
+        pytest.param(
+            "sample",
+            "quality_filtering.gopher_quality.min_doc_words=-1",
+            ["quality_filtering.gopher_quality.min_doc_words", "-1", "greater than or equal to 0"],
+            id="negative threshold",
+        ),
+        pytest.param("sample", "training.stepz=3", ["training.stepz", "steps"], id="unknown name"),
+    ],
+)
+def test_wrong_settings_are_refused_before_anything_runs(
+    command: Start, tmp_path: Path, preset: str, override: str, expected: list[str]
+):
+    code, errors = run(command, tmp_path, override, preset=preset)
+    assert code == 2
+    assert all(part in errors for part in expected)
+    assert not (tmp_path / "store").exists()
+
+
+def crawl_preset(folder: Path) -> str:
+    preset = folder / "crawl.yaml"
+    source = {"name": "crawl", "kind": "warc", "base": str(folder), "uris": ["page.warc.gz"]}
+    settings = {"sources": [source], "url_filtering": {"use_integrated_lists": False}}
+    preset.write_text(yaml.safe_dump(settings), "utf-8")
+    return str(preset)
+
+
+RECORD = warc_record("https://a.example/", b"<p>" + bytes(range(32, 127)) * 400)
+BAD_FILES = [
+    pytest.param(None, "there is no file", id="missing file"),
+    pytest.param(b"", "is empty", id="empty WARC"),
+    pytest.param(RECORD[:-20], "is cut off", id="truncated gzip"),
+    pytest.param(b"<html><p>Hello</html>", "is not a WARC file", id="a page"),
+    pytest.param(gzip.compress(b"<html><p>Hello</html>"), "is not a WARC file", id="a compressed page"),
+]
+
+
+@pytest.mark.parametrize(("content", "expected"), BAD_FILES)
+def test_a_bad_input_file_is_named(command: Start, tmp_path: Path, content: bytes | None, expected: str):
+    if content is not None:
+        (tmp_path / "page.warc.gz").write_bytes(content)
+    home = tmp_path / "home"
+    code, errors = run(command, home, preset=crawl_preset(tmp_path))
+    last_line = errors.strip().splitlines()[-1]
+    assert code == 1
+    assert last_line.startswith("error: ")
+    assert "page.warc.gz" in last_line
+    assert expected in last_line
+    assert not half_made(home)

@@ -1,0 +1,195 @@
+"""Pointers into WARC files, damaged files, and the URL rules."""
+
+import gzip
+import os
+import random
+
+import pytest
+from datatrove.data import Document
+
+from pipeline_config.errors import SourceError
+from pipeline_config.settings import UrlFiltering
+from tasks.steps.sample_crawl import warc_record
+from tasks.steps.shards import FATE
+from tasks.steps.text_extraction import read_record
+from tasks.steps.url_filtering import FilterUrls, ReadPointers, read_pointers
+
+PAGES = {f"https://a.example/{n}": b"<p>page %d</p>" % n * (n + 1) for n in range(5)}
+MEMBERS = [warc_record(url, html) for url, html in PAGES.items()]
+WHOLE = b"".join(MEMBERS)
+PLAIN = b"".join(gzip.decompress(member) for member in MEMBERS)
+HTML = b"<!DOCTYPE html><html><body>404 Not Found</body></html>\n" * 20
+GOLDEN = "ce9fcf"
+
+
+def other_record(kind: str) -> bytes:
+    return gzip.compress(
+        f"WARC/1.0\r\nWARC-Type: {kind}\r\nWARC-Record-ID: <urn:uuid:{kind}>\r\n"
+        "Content-Type: text/plain\r\nContent-Length: 4\r\n\r\nabcd\r\n\r\n".encode()
+    )
+
+
+@pytest.mark.parametrize("data", [WHOLE, PLAIN], ids=["a_member_per_record", "uncompressed"])
+def test_the_bytes_that_a_pointer_names_are_its_page(tmp_path, data):
+    path = tmp_path / "crawl.warc.gz"
+    path.write_bytes(data)
+    found = {}
+    for pointer in read_pointers(str(path)):
+        start = pointer["warc_offset"]
+        found[pointer["url"]] = read_record(data[start : start + pointer["warc_length"]])
+    assert found == {url: (html, "text/html; charset=utf-8") for url, html in PAGES.items()}
+
+
+def test_a_pointer_is_exactly_its_member(tmp_path):
+    data = other_record("warcinfo") + MEMBERS[0] + other_record("request") + MEMBERS[1]
+    (tmp_path / "a.warc.gz").write_bytes(data)
+    spans = [(p["warc_offset"], p["warc_length"]) for p in read_pointers(str(tmp_path / "a.warc.gz"))]
+    assert [data[start : start + length] for start, length in spans] == MEMBERS[:2]
+
+
+def test_a_pointer_carries_the_headers_of_its_record(warc_file):
+    [pointer] = read_pointers(str(warc_file({"https://a.example/": b"hello"})))
+    assert pointer == {
+        "id": "urn:uuid:8ae6f4a8-ba0f-50a8-a4f1-c6dc3e5f2a3a",
+        "url": "https://a.example/",
+        "date": "2000-01-01T00:00:00Z",
+        "payload_digest": "sha1:VL2MMHO4YXUKFWV63YHTWSBM3GXKSQ2N",
+        "payload_type": "text/html",
+        "record_type": "response",
+        "warc_offset": 0,
+        "warc_length": len(warc_record("https://a.example/", b"hello")),
+    }
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        pytest.param(b"", "holds no record", id="empty"),
+        pytest.param(HTML, "not a WARC file", id="html"),
+        pytest.param(gzip.compress(HTML), "not a WARC file", id="gzip_of_html"),
+        pytest.param(random.Random(0).randbytes(5000), "not a WARC file", id="random_bytes"),
+        pytest.param(WHOLE[: len(MEMBERS[0]) + 80], "cut off|damaged", id="cut_inside_a_member"),
+        pytest.param(WHOLE[:-20], "cut off", id="cut_in_the_last_member"),
+        pytest.param(WHOLE[:-1], "cut off", id="cut_by_one_byte"),
+        pytest.param(WHOLE[: len(MEMBERS[0]) + 2], "cut off|damaged", id="cut_after_the_gzip_magic"),
+        pytest.param(WHOLE + HTML, "damaged", id="garbage_at_the_end"),
+        pytest.param(WHOLE + b"\x1f\x8b\x08", "damaged", id="gzip_magic_at_the_end"),
+        pytest.param(MEMBERS[0] + gzip.compress(b"") + MEMBERS[1], "cut off or damaged", id="empty_member"),
+        pytest.param(MEMBERS[0][:-20] + b"\0" * 20 + MEMBERS[1], "damaged|cut off", id="hole_in_a_member"),
+        pytest.param(gzip.compress(PLAIN), "compressed as a whole", id="one_member_for_all"),
+        pytest.param(PLAIN[:-30], "cut off", id="uncompressed_and_cut"),
+        pytest.param(other_record("warcinfo"), "1 WARC records, but no response", id="no_response"),
+    ],
+)
+def test_a_file_that_is_not_a_whole_crawl_is_refused_by_name(tmp_path, data, message):
+    path = tmp_path / "broken.warc.gz"
+    path.write_bytes(data)
+    with pytest.raises(SourceError, match=message) as caught:
+        list(read_pointers(str(path)))
+    assert str(path) in str(caught.value)
+
+
+def test_zeros_after_the_last_member_are_padding(tmp_path):
+    (tmp_path / "padded.warc.gz").write_bytes(WHOLE + b"\0" * 100)
+    pointers = list(read_pointers(str(tmp_path / "padded.warc.gz")))
+    assert [pointer["warc_length"] for pointer in pointers] == [len(member) for member in MEMBERS]
+
+
+def test_records_behind_an_empty_member_are_missed_nowhere_in_the_file(tmp_path):
+    """The check reads a MiB at a time: a last member that ends with such a block hides what follows."""
+    noise, size = random.Random(1).randbytes(1 << 20), 1 << 20
+    while len(record := warc_record("https://a.example/big", noise[:size])) != 1 << 20:
+        size -= len(record) - (1 << 20)
+    (tmp_path / "a.warc.gz").write_bytes(record + gzip.compress(b"") + MEMBERS[0])
+    with pytest.raises(SourceError, match="cut off or damaged"):
+        list(read_pointers(str(tmp_path / "a.warc.gz")))
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(SourceError, match=r"there is no file .*nothing\.warc\.gz"):
+        list(read_pointers(str(tmp_path / "nothing.warc.gz")))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs another way to make a read fail")
+def test_an_error_of_the_disk_is_not_called_damage(tmp_path):
+    with pytest.raises(IsADirectoryError):
+        list(read_pointers(str(tmp_path)))
+
+
+def test_every_odd_warc_is_read_or_refused(shared_data):
+    """109 odd files, real and made: each gives pointers to readable spans, or a SourceError that names it."""
+    outcomes = {}
+    for path in sorted((shared_data / "warc-odd").glob("*/*")):
+        try:
+            pointers = list(read_pointers(str(path)))
+            outcomes[path.name] = all(pointer["warc_length"] > 0 for pointer in pointers)
+        except SourceError as error:
+            outcomes[path.name] = str(path) in str(error)
+        except Exception as error:
+            outcomes[path.name] = repr(error)
+    assert len(outcomes) == 109
+    assert {name: outcome for name, outcome in outcomes.items() if outcome is not True} == {}
+
+
+def test_records_without_an_id_are_named_by_file_and_offset(tmp_path, run_step):
+    nameless = gzip.decompress(MEMBERS[0]).split(b"\r\n")
+    member = gzip.compress(b"\r\n".join(line for line in nameless if not line.startswith(b"WARC-Record-ID")))
+    (tmp_path / "a.warc.gz").write_bytes(member + MEMBERS[1])
+    step = ReadPointers([str(tmp_path / "a.warc.gz")], ["seg/a.warc.gz"], "web", "DUMP")
+    one, other = run_step(step)
+    assert one.id == "seg/a.warc.gz#0"
+    assert other.id.startswith("urn:uuid:")
+    assert one.metadata | {"source": "web", "dump": "DUMP", "file_path": "seg/a.warc.gz"} == one.metadata
+
+
+def decide(run_step, **metadata) -> tuple[str, str] | None:
+    settings = UrlFiltering(
+        use_integrated_lists=False, extra_domains=("bad.example", "sub.half.example", "spam.co.uk")
+    )
+    document = Document(text="", id="x", metadata={"record_type": "response"} | metadata)
+    [decided] = run_step(FilterUrls(settings), [document])
+    fate = decided.metadata.get(FATE)
+    return fate and (fate.kind, fate.reason, fate.value)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "fate"),
+    [
+        pytest.param({"url": "https://good.example/a"}, None, id="good"),
+        pytest.param({"url": "https://good.example/a", "payload_type": "text/html"}, None, id="html"),
+        pytest.param({"url": "https://half.example/"}, None, id="another_subdomain_is_blocked"),
+        pytest.param({"url": "https://notbad.example/"}, None, id="domain_that_ends_alike"),
+        pytest.param(
+            {"url": "https://a.b.bad.example/x"}, ("domain", "https://a.b.bad.example/x"), id="domain"
+        ),
+        pytest.param(
+            {"url": "https://www.spam.co.uk/"}, ("domain", "https://www.spam.co.uk/"), id="suffix_of_two_parts"
+        ),
+        pytest.param(
+            {"url": "https://sub.half.example/"}, ("subdomain", "https://sub.half.example/"), id="subdomain"
+        ),
+        pytest.param(
+            {"url": "https://good.example/", "payload_type": "application/pdf"},
+            ("payload_type", "application/pdf"),
+            id="pdf",
+        ),
+        pytest.param({}, ("no_url", ""), id="no_url"),
+        pytest.param({"url": ""}, ("no_url", ""), id="empty_url"),
+        pytest.param(
+            {"url": "https://good.example/", "record_type": "revisit"},
+            ("revisit", "the page is unchanged since an earlier record"),
+            id="revisit",
+        ),
+    ],
+)
+def test_a_record_is_kept_or_removed_with_the_value_that_decided(run_step, metadata, fate):
+    assert decide(run_step, **metadata) == (fate and ("removed", *fate))
+
+
+def test_golden(warc_file, run_step, behaviour):
+    path = warc_file(PAGES | {"https://bad.example/": b"<p>bad</p>"})
+    settings = UrlFiltering(use_integrated_lists=False, extra_domains=("bad.example",))
+    read = run_step(ReadPointers([str(path)], ["a.warc.gz"], "web", "DUMP"))
+    assert behaviour(run_step(FilterUrls(settings), read)) == GOLDEN, (
+        "behaviour changed: raise the version in tasks/url_filtering.py"
+    )

@@ -1,0 +1,66 @@
+"""The funnel as a table."""
+
+import pytest
+
+from tasks.funnel import as_markdown, as_text, main_reasons
+from tasks.stage import StageResult
+from tasks.store import StageOutput
+
+REPORT = {"read": 12345, "kept": 12000, "removed": {"short": 300, "long": 40}, "failed": {"error:X": 5}}
+
+
+def result(report: dict, cached: bool = False, label: str = "crawl") -> StageResult:
+    return StageResult(StageOutput(stage="packing", key="k", digest="d", label=label), report, cached, 99.0)
+
+
+def test_every_record_of_a_stage_is_in_its_line() -> None:
+    cells = as_text([result(REPORT | {"seconds": 1.26})], header=False).split()
+    assert cells == ["packing", "crawl", "12,345", "12,000", "340", "5", "1.3"]
+
+
+def test_a_stage_without_records_has_no_counts() -> None:
+    assert as_text([result({"measures": {}, "seconds": 2})], header=False).split() == [
+        *("packing", "crawl", "2.0")
+    ]
+
+
+def test_a_cached_stage_says_so() -> None:
+    assert as_text([result(REPORT, cached=True)]).endswith("cached")
+    assert "cached" not in as_text([result(REPORT)])
+    assert as_markdown([result(REPORT, cached=True)]).endswith("| cached |")
+
+
+def test_columns_stand_under_their_heads() -> None:
+    head, *lines = as_text([result(REPORT), result(REPORT | {"read": 7}, cached=True, label="x")]).split("\n")
+    for name in ("read", "kept", "removed", "failed", "seconds"):
+        end = head.index(name) + len(name)
+        assert all(line[end - 1] != " " and line[end : end + 2].strip() == "" for line in lines)
+
+
+def test_the_funnel_of_no_stages_is_its_head() -> None:
+    assert as_text([]).split() == ["stage", "source", "read", "kept", "removed", "failed", "seconds"]
+    assert as_text([], header=False) == ""
+
+
+def test_markdown_has_as_many_cells_in_every_line() -> None:
+    lines = as_markdown([result(REPORT), result({"seconds": 1})]).split("\n")
+    assert [line.count("|") for line in lines] == [10] * 4
+    assert "| short 300, long 40, error:X 5 |" in lines[2]
+
+
+@pytest.mark.parametrize(
+    ("report", "expected"),
+    [
+        pytest.param({}, "", id="none"),
+        pytest.param({"removed": {"a": 1, "b": 2000}}, "b 2,000, a 1", id="most frequent first"),
+        pytest.param({"removed": {"a": 1}, "failed": {"a": 2, "b": 1}}, "a 3, b 1", id="both kinds"),
+        pytest.param({"removed": dict.fromkeys("abcde", 2) | {"f": 1}}, "a 2, b 2, c 2, d 2", id="four only"),
+    ],
+)
+def test_main_reasons(report: dict, expected: str) -> None:
+    assert main_reasons(report) == expected
+
+
+def test_a_reason_with_a_bar_does_not_break_the_table() -> None:
+    line = as_markdown([result(REPORT | {"removed": {"a|b": 340}})]).split("\n")[2]
+    assert line.replace(r"\|", "").count("|") == 10

@@ -10,21 +10,28 @@ WIDTHS = (24, 16, 9, 9, 9, 7, 9, 6)
 MOST_REASONS = 4
 
 
-def as_text(results: Sequence[StageResult], header: bool = True) -> str:
+def as_text(results: Sequence[StageResult]) -> str:
     """A table for the terminal, a line for each stage and source."""
-    lines = [_line(COLUMNS)] if header else []
-    return "\n".join([*lines, *(_line(_cells(result)) for result in results)])
+    return "\n".join([_line(COLUMNS), *(_line(_cells(result)) for result in results)])
+
+
+def as_sentence(result: StageResult) -> str:
+    """One line for the log."""
+    stage, source, read, kept, removed, failed, seconds, cached = _cells(result)
+    counts = f"read {read}, kept {kept}, removed {removed}, failed {failed}" if read else "done"
+    reasons = main_reasons(result.report)
+    how = "from the cache" if cached else f"in {seconds} s"
+    return f"{stage} {source}: {counts}{f' ({reasons})' if reasons else ''}, {how}"
 
 
 def as_markdown(results: Sequence[StageResult]) -> str:
     """A table for Prefect and MLflow, with the most frequent reasons."""
     lines = [
-        "| stage | source | read | kept | removed | failed | reasons | seconds | cached |",
-        "|---|---|--:|--:|--:|--:|---|--:|---|",
+        "| stage | source | read | kept | removed | failed | seconds | cached | reasons |",
+        "|---|---|--:|--:|--:|--:|--:|---|---|",
     ]
     for result in results:
-        *counts, seconds, cached = _cells(result)
-        lines.append(f"| {' | '.join([*counts, main_reasons(result.report), seconds, cached])} |")
+        lines.append(f"| {' | '.join([*_cells(result), main_reasons(result.report)])} |")
     return "\n".join(lines)
 
 

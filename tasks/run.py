@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from pipeline_config.environment import home
 from pipeline_config.settings import Settings
-from tasks.funnel import as_markdown, as_text
+from tasks.funnel import as_markdown, as_sentence
 from tasks.stage import Report, Stage, StageResult, StageRunner, Work
 from tasks.store import StageOutput, Store, disk_errors
 
@@ -58,7 +58,7 @@ class Run:
             raise
         self.provenance.finish_stage(tracking_run, stage, result, list(inputs))
         self.results.append(result)
-        get_run_logger().info(as_text([result], header=False))
+        get_run_logger().info(as_sentence(result))
         return result.output
 
 

@@ -208,7 +208,7 @@ class StageRunner:
             with disk_errors(self.store.root):
                 return self._build(stage, build, settings, recipe, key, label, inputs, tracking_run)
 
-        named = f"{stage.title} · {label}" if label else stage.title
+        named = f"{stage.title}: {label}" if label else stage.title
         run_stage = task(
             build_stage,
             name=stage.title,

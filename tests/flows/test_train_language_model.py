@@ -97,15 +97,18 @@ def test_how_the_work_is_done_changes_no_key(rerun: Callable[..., Outcome]):
     assert computed(rerun("execution.workers=2", "execution.max_failed_share=0.5")) == []
 
 
-def test_a_deleted_output_is_made_again_and_nothing_else(rerun: Callable[..., Outcome], first_home: Path):
-    [folder] = (first_home / "store" / "pii_scrubbing").iterdir()
+def test_a_deleted_output_is_made_again_and_nothing_else(
+    rerun: Callable[..., Outcome], first: Outcome, first_home: Path
+):
+    folder = Store(first_home / "store").path(first.outputs["tokenizer"])
     shutil.rmtree(folder)
-    assert computed(rerun()) == ["pii_scrubbing"]
+    assert computed(rerun()) == ["bpe_training"]
     assert folder.is_dir()
 
 
-def test_a_cut_shard_is_made_again(rerun: Callable[..., Outcome], first_home: Path):
-    shard = next((first_home / "store" / "document_split").glob("*/documents/train-00000.parquet"))
+def test_a_cut_shard_is_made_again(rerun: Callable[..., Outcome], first: Outcome, first_home: Path):
+    corpus = Store(first_home / "store").path(first.outputs["corpus"])
+    shard = corpus / "documents" / "train-00000.parquet"
     whole = shard.read_bytes()
     shard.write_bytes(whole[:-10])
     assert computed(rerun()) == ["document_split"]

@@ -43,7 +43,9 @@ def test_a_preset_file_is_named_by_its_file_unless_it_names_itself(preset_file):
         pytest.param("training.steps=7", ("training", "steps"), 7, id="number"),
         pytest.param("training.learning_rate=1e-3", ("training", "learning_rate"), 0.001, id="exponent"),
         pytest.param("sources.0.weight=2.5", ("sources", 0, "weight"), 2.5, id="in_a_list"),
-        pytest.param("sources.1.fields.text=body", ("sources", 1, "fields", "text"), "body", id="new_section"),
+        pytest.param(
+            "sources.1.fields.text=body", ("sources", 1, "fields", "text"), "body", id="new_section"
+        ),
         pytest.param("quality_filtering.c4=null", ("quality_filtering", "c4"), None, id="switched_off"),
         pytest.param("language_identification.languages=[en, de]", None, ("en", "de"), id="a_list"),
         pytest.param("sources.0.base=a=b", ("sources", 0, "base"), "a=b", id="equals_sign_in_the_value"),

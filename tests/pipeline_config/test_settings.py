@@ -114,7 +114,9 @@ def test_a_source_that_makes_no_sense_is_refused(change, message):
     [
         pytest.param(ModelSettings, {"width": 130, "heads": 4}, "not divisible by heads 4", id="heads"),
         pytest.param(Training, {"rows_per_step": 16, "processes": 3}, "by processes 3", id="processes"),
-        pytest.param(Settings, {"name": "x", "sources": [SOURCE, SOURCE]}, "must differ: web, web", id="names"),
+        pytest.param(
+            Settings, {"name": "x", "sources": [SOURCE, SOURCE]}, "must differ: web, web", id="names"
+        ),
         pytest.param(Settings, {"name": "x", "sources": []}, "sources", id="no_source"),
         pytest.param(GopherRepetition, {"dup_line_frac": 1.5}, "dup_line_frac", id="share_above_1"),
         pytest.param(GopherRepetition, {"dup_line_frac": float("nan")}, "dup_line_frac", id="share_nan"),

@@ -1,11 +1,11 @@
 """Prefect's locks and records, kept in the store."""
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,16 +33,6 @@ def store(tmp_path: Path) -> Store:
 @pytest.fixture
 def manager(store: Store) -> FlockManager:
     return FlockManager(store)
-
-
-@pytest.fixture
-def other_process(store: Store) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that holds the lock until it is killed."""
-    command = [sys.executable, "-c", HOLD, str(store.root), KEY]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-        assert process.stdout.readline() == b"True\n"
-        yield process
-        process.kill()
 
 
 def test_a_lock_is_held_by_one_holder_until_it_is_released(manager: FlockManager) -> None:
@@ -101,12 +91,17 @@ def test_waiting_ends_after_the_timeout(manager: FlockManager) -> None:
 
 
 def test_a_lock_of_another_process_is_respected_until_that_process_is_killed(
-    manager: FlockManager, other_process: subprocess.Popen[bytes]
+    manager: FlockManager, store: Store
 ) -> None:
-    assert manager.is_locked(KEY)
-    assert not manager.acquire_lock(KEY, "one", acquire_timeout=0.1)
-    assert not manager.is_lock_holder(KEY, "one")
-    os.kill(other_process.pid, signal.SIGKILL)
+    command = [sys.executable, "-c", HOLD, str(store.root), KEY]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout.readline() == b"True\n"
+            assert manager.is_locked(KEY)
+            assert not manager.acquire_lock(KEY, "one", acquire_timeout=0.1)
+            assert not manager.is_lock_holder(KEY, "one")
+        finally:
+            os.kill(process.pid, signal.SIGKILL)
     assert manager.acquire_lock(KEY, "one", acquire_timeout=5)
     manager.release_lock(KEY, "one")
 
@@ -117,8 +112,6 @@ async def _use(manager: FlockManager) -> tuple[bool, bool]:
 
 
 def test_the_asynchronous_calls_do_the_same(manager: FlockManager) -> None:
-    import asyncio
-
     assert asyncio.run(_use(manager)) == (True, False)
     manager.release_lock(KEY, "one")
 
@@ -152,12 +145,11 @@ def test_the_record_of_a_damaged_output_goes_with_it(store: Store) -> None:
     assert not folder.exists()
 
 
-def test_a_damaged_output_that_another_process_works_on_is_left_alone(
-    store: Store, other_process: subprocess.Popen[bytes]
-) -> None:
+def test_a_damaged_output_that_somebody_works_on_is_left_alone(store: Store) -> None:
     folder = commit(store)
     (folder / "file.txt").write_text("tex")
-    cache_key(store)
+    with store.lock(KEY):
+        cache_key(store)
     assert (folder / "_prefect").is_file()
 
 

@@ -63,13 +63,7 @@ def test_every_rank_runs_once(tmp_path: Path, workers: int) -> None:
     assert written(tmp_path) == {f"{rank}.txt": f"{rank} of 3\n" for rank in range(3)}
 
 
-def test_ranks_that_are_complete_are_not_run_again(tmp_path: Path) -> None:
-    run(tmp_path)
-    run(tmp_path)
-    assert written(tmp_path) == {"0.txt": "0 of 2\n", "1.txt": "1 of 2\n"}
-
-
-def test_after_a_failure_only_the_other_ranks_run_again(tmp_path: Path) -> None:
+def test_ranks_that_an_interrupted_attempt_completed_are_not_run_again(tmp_path: Path) -> None:
     (tmp_path / "logs" / "completions").mkdir(parents=True)
     (tmp_path / "logs" / "completions" / "00000").touch()
     run(tmp_path)
@@ -81,8 +75,9 @@ def test_after_a_failure_only_the_other_ranks_run_again(tmp_path: Path) -> None:
     [
         pytest.param("ours", 1, LedgerError, r"\Aone record has no fate\Z", id="ours, one worker"),
         pytest.param("ours", 2, LedgerError, r"\Aone record has no fate\Z", id="ours, two workers"),
-        pytest.param("bug", 1, StageError, r"(?s)KeyError.*Traceback.*nobody expected", id="bug, one worker"),
-        pytest.param("bug", 2, StageError, r"(?s)KeyError.*Traceback.*nobody expected", id="bug, two workers"),
+        pytest.param(
+            "bug", 2, StageError, r"(?s)KeyError.*Traceback.*nobody expected", id="bug, two workers"
+        ),
         pytest.param("missing", 1, StageError, r"(?s)FileNotFoundError.*Traceback.*/nowhere/x", id="no file"),
         pytest.param("disk", 1, StoreError, r"the disk is full: store .*logs", id="full disk"),
         pytest.param("killed", 1, StageError, r"killed by signal 9", id="killed, one worker"),
@@ -97,7 +92,7 @@ def test_what_went_wrong_in_a_worker_arrives_here(
 
 
 def test_a_killed_worker_among_several_does_not_hang_the_run(tmp_path: Path) -> None:
-    deadline = time.monotonic() + 25
+    deadline = time.monotonic() + 20
 
     def give_up() -> None:
         if time.monotonic() > deadline:

@@ -59,8 +59,3 @@ def test_markdown_has_as_many_cells_in_every_line() -> None:
 )
 def test_main_reasons(report: dict, expected: str) -> None:
     assert main_reasons(report) == expected
-
-
-def test_a_reason_with_a_bar_does_not_break_the_table() -> None:
-    line = as_markdown([result(REPORT | {"removed": {"a|b": 340}})]).split("\n")[2]
-    assert line.replace(r"\|", "").count("|") == 10

@@ -21,7 +21,11 @@ from tasks.store import STALE_SECONDS, StageOutput, Store, digest_of, disk_error
 
 KEY = "0" * 64
 RECIPE = {"stage": "stage", "version": 1}
-FILES = {"documents/part-00000.txt": "kept", "removed/part-00000.txt": "removed", "clusters/c.txt": "clusters"}
+FILES = {
+    "documents/part-00000.txt": "kept",
+    "removed/part-00000.txt": "removed",
+    "clusters/c.txt": "clusters",
+}
 
 
 def commit(store: Store, files: dict[str, str], key: str = KEY, seconds: float = 1.0) -> StageOutput:
@@ -94,7 +98,9 @@ def test_the_same_content_has_the_same_manifest_in_every_store(tmp_path: Path) -
         pytest.param({"removed.txt": "kept"}, False, id="file beside removed"),
     ],
 )
-def test_the_digest_follows_from_what_was_kept_only(tmp_path: Path, change: dict[str, str], same: bool) -> None:
+def test_the_digest_follows_from_what_was_kept_only(
+    tmp_path: Path, change: dict[str, str], same: bool
+) -> None:
     before = commit(Store(tmp_path / "before"), FILES)
     after = commit(Store(tmp_path / "after"), FILES | change, seconds=9.0)
     assert (before.digest == after.digest) is same

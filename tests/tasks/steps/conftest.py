@@ -74,7 +74,9 @@ def behaviour() -> Callable[[list[Document]], str]:
         values = {"id": document.id, "text": document.text, **document.metadata}
         fate = values.pop(FATE, None)
         values |= {"_fate": vars(fate) if fate else None, COUNTS: values.get(COUNTS)}
-        return {name: round(value, 3) if isinstance(value, float) else value for name, value in values.items()}
+        return {
+            name: round(value, 3) if isinstance(value, float) else value for name, value in values.items()
+        }
 
     return lambda documents: digest_of([row(document) for document in documents])
 

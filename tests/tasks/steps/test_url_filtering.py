@@ -14,12 +14,15 @@ from tasks.steps.shards import FATE
 from tasks.steps.text_extraction import read_record
 from tasks.steps.url_filtering import FilterUrls, ReadPointers, read_pointers
 
+# DataTrove 0.10 asks tldextract 5 for a property that is to be renamed.
+pytestmark = pytest.mark.filterwarnings("ignore:The 'registered_domain' property:DeprecationWarning")
+
 PAGES = {f"https://a.example/{n}": b"<p>page %d</p>" % n * (n + 1) for n in range(5)}
 MEMBERS = [warc_record(url, html) for url, html in PAGES.items()]
 WHOLE = b"".join(MEMBERS)
 PLAIN = b"".join(gzip.decompress(member) for member in MEMBERS)
 HTML = b"<!DOCTYPE html><html><body>404 Not Found</body></html>\n" * 20
-GOLDEN = "ce9fcf"
+GOLDEN = "ce99a4398430da40579d2017a0c69aba1790b8f46ece97c3793507a973f3260c"
 
 
 def other_record(kind: str) -> bytes:
@@ -50,7 +53,7 @@ def test_a_pointer_is_exactly_its_member(tmp_path):
 def test_a_pointer_carries_the_headers_of_its_record(warc_file):
     [pointer] = read_pointers(str(warc_file({"https://a.example/": b"hello"})))
     assert pointer == {
-        "id": "urn:uuid:8ae6f4a8-ba0f-50a8-a4f1-c6dc3e5f2a3a",
+        "id": "urn:uuid:44cc82eb-7cb9-5fdc-b087-010025d94c3f",
         "url": "https://a.example/",
         "date": "2000-01-01T00:00:00Z",
         "payload_digest": "sha1:VL2MMHO4YXUKFWV63YHTWSBM3GXKSQ2N",
@@ -75,7 +78,8 @@ def test_a_pointer_carries_the_headers_of_its_record(warc_file):
         pytest.param(WHOLE + HTML, "damaged", id="garbage_at_the_end"),
         pytest.param(WHOLE + b"\x1f\x8b\x08", "damaged", id="gzip_magic_at_the_end"),
         pytest.param(MEMBERS[0] + gzip.compress(b"") + MEMBERS[1], "cut off or damaged", id="empty_member"),
-        pytest.param(MEMBERS[0][:-20] + b"\0" * 20 + MEMBERS[1], "damaged|cut off", id="hole_in_a_member"),
+        pytest.param(WHOLE.replace(MEMBERS[1][-20:], b"\0" * 20), "damaged after", id="hole_in_a_member"),
+        pytest.param(WHOLE + b"\0" * 100, "damaged after record 5", id="zeros_at_the_end"),
         pytest.param(gzip.compress(PLAIN), "compressed as a whole", id="one_member_for_all"),
         pytest.param(PLAIN[:-30], "cut off", id="uncompressed_and_cut"),
         pytest.param(other_record("warcinfo"), "1 WARC records, but no response", id="no_response"),
@@ -89,19 +93,16 @@ def test_a_file_that_is_not_a_whole_crawl_is_refused_by_name(tmp_path, data, mes
     assert str(path) in str(caught.value)
 
 
-def test_zeros_after_the_last_member_are_padding(tmp_path):
-    (tmp_path / "padded.warc.gz").write_bytes(WHOLE + b"\0" * 100)
-    pointers = list(read_pointers(str(tmp_path / "padded.warc.gz")))
-    assert [pointer["warc_length"] for pointer in pointers] == [len(member) for member in MEMBERS]
-
-
-def test_records_behind_an_empty_member_are_missed_nowhere_in_the_file(tmp_path):
-    """The check reads a MiB at a time: a last member that ends with such a block hides what follows."""
+@pytest.mark.parametrize(
+    "rest", [gzip.compress(b"") + MEMBERS[0], MEMBERS[0][:60]], ids=["behind_an_empty_member", "cut_off"]
+)
+def test_no_record_is_lost_where_the_one_before_it_ends_with_a_block(tmp_path, rest):
+    """The last record is read once more, a MiB at a time; what follows it must not escape notice."""
     noise, size = random.Random(1).randbytes(1 << 20), 1 << 20
     while len(record := warc_record("https://a.example/big", noise[:size])) != 1 << 20:
         size -= len(record) - (1 << 20)
-    (tmp_path / "a.warc.gz").write_bytes(record + gzip.compress(b"") + MEMBERS[0])
-    with pytest.raises(SourceError, match="cut off or damaged"):
+    (tmp_path / "a.warc.gz").write_bytes(record + rest)
+    with pytest.raises(SourceError, match="cut off"):
         list(read_pointers(str(tmp_path / "a.warc.gz")))
 
 
@@ -142,9 +143,9 @@ def test_records_without_an_id_are_named_by_file_and_offset(tmp_path, run_step):
     assert one.metadata | {"source": "web", "dump": "DUMP", "file_path": "seg/a.warc.gz"} == one.metadata
 
 
-def decide(run_step, **metadata) -> tuple[str, str] | None:
+def decide(run_step, **metadata) -> tuple[str, str, str] | None:
     settings = UrlFiltering(
-        use_integrated_lists=False, extra_domains=("bad.example", "sub.half.example", "spam.co.uk")
+        use_integrated_lists=False, extra_domains=("bad-site.com", "sub.half-site.com", "spam.co.uk")
     )
     document = Document(text="", id="x", metadata={"record_type": "response"} | metadata)
     [decided] = run_step(FilterUrls(settings), [document])
@@ -157,16 +158,18 @@ def decide(run_step, **metadata) -> tuple[str, str] | None:
     [
         pytest.param({"url": "https://good.example/a"}, None, id="good"),
         pytest.param({"url": "https://good.example/a", "payload_type": "text/html"}, None, id="html"),
-        pytest.param({"url": "https://half.example/"}, None, id="another_subdomain_is_blocked"),
-        pytest.param({"url": "https://notbad.example/"}, None, id="domain_that_ends_alike"),
+        pytest.param({"url": "https://half-site.com/"}, None, id="another_subdomain_is_blocked"),
+        pytest.param({"url": "https://notbad-site.com/"}, None, id="domain_that_ends_alike"),
         pytest.param(
-            {"url": "https://a.b.bad.example/x"}, ("domain", "https://a.b.bad.example/x"), id="domain"
+            {"url": "https://a.b.bad-site.com/x"}, ("domain", "https://a.b.bad-site.com/x"), id="domain"
         ),
         pytest.param(
-            {"url": "https://www.spam.co.uk/"}, ("domain", "https://www.spam.co.uk/"), id="suffix_of_two_parts"
+            {"url": "https://www.spam.co.uk/"},
+            ("domain", "https://www.spam.co.uk/"),
+            id="suffix_of_two_parts",
         ),
         pytest.param(
-            {"url": "https://sub.half.example/"}, ("subdomain", "https://sub.half.example/"), id="subdomain"
+            {"url": "https://sub.half-site.com/"}, ("subdomain", "https://sub.half-site.com/"), id="subdomain"
         ),
         pytest.param(
             {"url": "https://good.example/", "payload_type": "application/pdf"},
@@ -187,8 +190,8 @@ def test_a_record_is_kept_or_removed_with_the_value_that_decided(run_step, metad
 
 
 def test_golden(warc_file, run_step, behaviour):
-    path = warc_file(PAGES | {"https://bad.example/": b"<p>bad</p>"})
-    settings = UrlFiltering(use_integrated_lists=False, extra_domains=("bad.example",))
+    path = warc_file(PAGES | {"https://bad-site.com/": b"<p>bad</p>"})
+    settings = UrlFiltering(use_integrated_lists=False, extra_domains=("bad-site.com",))
     read = run_step(ReadPointers([str(path)], ["a.warc.gz"], "web", "DUMP"))
     assert behaviour(run_step(FilterUrls(settings), read)) == GOLDEN, (
         "behaviour changed: raise the version in tasks/url_filtering.py"

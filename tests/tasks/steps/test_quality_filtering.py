@@ -1,0 +1,199 @@
+"""Quality: every reason is reachable, its value lies beyond the threshold, and DataTrove decides the same."""
+
+import operator
+import random
+
+import pytest
+from datatrove.data import Document
+from datatrove.pipeline.filters import (
+    C4QualityFilter,
+    FineWebQualityFilter,
+    GopherQualityFilter,
+    GopherRepetitionFilter,
+)
+
+from pipeline_config.settings import QualityFiltering
+from tasks.steps import quality_filtering
+from tasks.steps.quality_filtering import FilterQuality, quality_filters
+from tasks.steps.shards import FATE
+
+GOLDEN = "?"
+OFF = {"gopher_repetition": None, "gopher_quality": None, "c4": None, "fineweb": None}
+SENTENCE = "The harbour of the old town was quiet that morning and the boats were still asleep."
+OTHERS = [f"Line number {name} of them says that it has something else to tell." for name in "abcdefghijkl"]
+UNIQUE = " ".join(f"w{n}ord" for n in range(200))
+
+
+def lines(*texts: str) -> str:
+    return "\n".join(texts)
+
+
+def n_grams(n: int) -> str:
+    """A text in which one n-gram, and nothing longer, comes back between words that do not."""
+    gram = " ".join(f"repeatedly{part}" for part in "abcdefghij"[:n])
+    return " ".join(f"{gram} x{number}" for number in range(40))
+
+
+# reason, section, settings of the section, text, how the value lies to the threshold, threshold
+CASES = [
+    ("dup_para_frac", "gopher_repetition", {}, "\n\n".join([SENTENCE, "a", "b", "c", "a", "b"]), ">", 0.3),
+    ("dup_para_char_frac", "gopher_repetition", {}, "\n\n".join([*OTHERS[:2], SENTENCE, SENTENCE]), ">", 0.2),
+    ("dup_line_frac", "gopher_repetition", {}, lines(SENTENCE, *"abcabc", *OTHERS[:2]), ">", 0.3),
+    ("dup_line_char_frac", "gopher_repetition", {}, lines(*OTHERS[:2], SENTENCE, SENTENCE), ">", 0.2),
+    ("top_2_gram", "gopher_repetition", {}, n_grams(2), ">", 0.2),
+    ("top_3_gram", "gopher_repetition", {"top_n_grams": [(3, 0.18)]}, n_grams(3), ">", 0.18),
+    ("top_4_gram", "gopher_repetition", {"top_n_grams": [(4, 0.16)]}, n_grams(4), ">", 0.16),
+    *(
+        (f"duplicated_{n}_n_grams", "gopher_repetition", {"top_n_grams": (), "dup_n_grams": [(n, share)]})
+        + (n_grams(n), ">", share)
+        for n, share in ((5, 0.15), (6, 0.14), (7, 0.13), (8, 0.12), (9, 0.11), (10, 0.10))
+    ),
+    ("gopher_short_doc", "gopher_quality", {}, SENTENCE, "<", 50),
+    ("gopher_long_doc", "gopher_quality", {"max_doc_words": 60}, SENTENCE * 9, ">", 60),
+    ("gopher_below_avg_threshold", "gopher_quality", {}, "to be of it " * 20, "<", 3),
+    ("gopher_above_avg_threshold", "gopher_quality", {}, "incomprehensibility " * 60, ">", 10),
+    ("gopher_too_many_hashes", "gopher_quality", {}, f"{SENTENCE} # # # " * 9, ">", 0.1),
+    ("gopher_too_many_ellipsis", "gopher_quality", {}, f"{SENTENCE} ... … ... " * 9, ">", 0.1),
+    ("gopher_too_many_bullets", "gopher_quality", {}, lines(*[f"• {text}" for text in OTHERS]), ">", 0.9),
+    ("gopher_too_many_end_ellipsis", "gopher_quality", {}, lines(*[f"{t}..." for t in OTHERS]), ">", 0.3),
+    (
+        "gopher_below_alpha_threshold",
+        "gopher_quality",
+        {},
+        f"{SENTENCE} 10001 2002 30003 44004 " * 9,
+        "<",
+        0.8,
+    ),
+    (
+        "gopher_enough_stop_words",
+        "gopher_quality",
+        {},
+        "quiet mornings while teachers explain maps " * 9,
+        "<",
+        2,
+    ),
+    ("too_few_sentences", "c4", {}, lines(*OTHERS[:4]), "<", 5),
+    ("too_few_sentences", "c4", {}, lines(*OTHERS[:4], *["Short line."] * 9), "<", 5),
+    ("too_few_sentences", "c4", {}, lines(*OTHERS[:4], *["Please enable JavaScript to go on."] * 9), "<", 5),
+    ("curly_bracket", "c4", {}, lines(*OTHERS[:6], "a line with { a bracket"), ">", 0),
+    ("lorem_ipsum", "c4", {}, lines(*OTHERS[:6], "a line with Lorem Ipsum in it"), ">", 0),
+    ("line_punct_ratio", "fineweb", {}, lines(*[text.rstrip(".") for text in OTHERS]), "<", 0.12),
+    ("short_line_ratio", "fineweb", {}, lines(SENTENCE, *[f"Short {n}." for n in range(9)]), ">", 0.67),
+    ("char_dup_ratio", "fineweb", {}, lines(*OTHERS[:6], SENTENCE, SENTENCE), ">", 0.01),
+    (
+        "list_ratio",
+        "fineweb",
+        {},
+        lines(*[f"incomprehensibilities{n} together." for n in range(9)]),
+        ">",
+        0.3,
+    ),
+]
+
+
+def settings_of(section: str, values: dict) -> QualityFiltering:
+    return QualityFiltering.model_validate(OFF | {section: values})
+
+
+def fate_of(run_step, settings: QualityFiltering, text: str):
+    [document] = run_step(FilterQuality(settings), [Document(text=text, id="x", metadata={})])
+    return document.metadata.get(FATE)
+
+
+@pytest.mark.parametrize(
+    ("reason", "section", "values", "text", "relation", "threshold"),
+    [pytest.param(*case, id=f"{case[0]}-{number}") for number, case in enumerate(CASES)],
+)
+def test_a_rule_removes_with_the_value_that_decided(
+    run_step, reason, section, values, text, relation, threshold
+):
+    fate = fate_of(run_step, settings_of(section, values), text)
+    assert (fate.kind, fate.reason) == ("removed", reason)
+    beyond = {"<": operator.lt, ">": operator.gt}[relation]
+    assert beyond(float(fate.value), threshold), f"{reason}: {fate.value} is not {relation} {threshold}"
+
+
+def test_every_reason_with_a_value_has_a_case():
+    valued = set(quality_filtering.VALUES) | set(quality_filtering.FINEWEB_VALUES)
+    assert valued <= {case[0] for case in CASES}
+
+
+@pytest.mark.parametrize("section", ["gopher_repetition", "fineweb"])
+def test_an_empty_text_is_removed_without_a_value(run_step, section):
+    fate = fate_of(run_step, settings_of(section, {}), "")
+    assert (fate.kind, fate.reason, fate.value) == ("removed", "empty", "")
+
+
+@pytest.mark.parametrize("section", OFF)
+def test_a_section_that_is_null_removes_nothing(run_step, section):
+    settings = QualityFiltering.model_validate(OFF)
+    assert quality_filters(settings) == []
+    for _, of, _, text, *_ in CASES:
+        assert of != section or fate_of(run_step, settings, text) is None
+
+
+def test_a_settings_change_reaches_the_rule(run_step):
+    assert fate_of(run_step, settings_of("gopher_quality", {"min_doc_words": 10}), SENTENCE) is None
+    assert fate_of(run_step, settings_of("gopher_quality", {"min_doc_words": 20}), SENTENCE) is not None
+
+
+def test_the_first_rule_in_finewebs_order_is_the_reason(run_step):
+    blocks = [type(block) for block in quality_filters(QualityFiltering())]
+    assert blocks == [GopherRepetitionFilter, GopherQualityFilter, C4QualityFilter, FineWebQualityFilter]
+    assert fate_of(
+        run_step, QualityFiltering(), lines(SENTENCE, SENTENCE)
+    ).reason == "dup_para_char_frac" or (
+        fate_of(run_step, QualityFiltering(), lines(SENTENCE, SENTENCE)).reason == "dup_line_frac"
+    )
+
+
+def test_c4_drops_lines_of_a_document_that_it_keeps(run_step):
+    text = lines(*OTHERS, "Two words", "We use cookies on this page.", "Turn on JavaScript now please.")
+    [document] = run_step(FilterQuality(settings_of("c4", {})), [Document(text=text, id="x", metadata={})])
+    assert FATE not in document.metadata
+    assert document.text == lines(*OTHERS)
+
+
+def odd_texts(prose, number: int) -> list[str]:
+    """Prose with things done to it that the rules look at."""
+    choose = random.Random(7)
+    changes = [
+        lambda text: text,
+        lambda text: lines(text, text),
+        lambda text: text.replace(".", ""),
+        lambda text: text.replace(" ", "\n", 40),
+        lambda text: lines(*[f"- {line}" for line in text.split("\n")]),
+        lambda text: text.replace(".", "..."),
+        lambda text: text + "\nlorem ipsum dolor sit amet",
+        lambda text: text + "\nfunction () { return false }",
+        lambda text: " ".join("12345" if choose.random() < 0.3 else word for word in text.split(" ")),
+        lambda text: text[: choose.randrange(len(text))],
+        lambda text: text.replace("the", "#"),
+        lambda text: lines(*[line for line in text.split("\n") for _ in range(choose.randrange(3))]),
+    ]
+    return [choose.choice(changes)(prose(choose.randrange(2, 30), seed=n)) for n in range(number)]
+
+
+def test_decisions_and_texts_are_those_of_datatroves_filters(run_step, prose):
+    """The filters are built from DataTrove's own defaults here, with FineWeb's one change."""
+    theirs = [
+        GopherRepetitionFilter(),
+        GopherQualityFilter(),
+        C4QualityFilter(filter_no_terminal_punct=False),
+        FineWebQualityFilter(),
+    ]
+    texts = odd_texts(prose, 150)
+    ours = run_step(FilterQuality(QualityFiltering()), [Document(text=text, id="x") for text in texts])
+    reasons = set()
+    for text, document in zip(texts, ours, strict=True):
+        twin, fate = Document(text=text, id="x"), document.metadata.get(FATE)
+        verdicts = (block.filter(twin) for block in theirs)
+        verdict = next((verdict for verdict in verdicts if verdict is not True), (True, None))
+        assert (fate and fate.reason, document.text) == (verdict[1], twin.text)
+        reasons.add(verdict[1])
+    assert len(reasons) >= 8, reasons
+
+
+def test_golden(run_step, behaviour, fixed_documents):
+    done = run_step(FilterQuality(QualityFiltering()), fixed_documents())
+    assert behaviour(done) == GOLDEN, "behaviour changed: raise the version in tasks/quality_filtering.py"

@@ -40,7 +40,11 @@ def run_pipeline(
         StageError: a worker died or raised anything else; the message ends with its output.
     """
     executor = LocalPipelineExecutor(
-        list(steps), tasks=tasks, workers=min(workers, tasks), logging_dir=str(logging_dir)
+        list(steps),
+        tasks=tasks,
+        workers=min(workers, tasks),
+        logging_dir=str(logging_dir),
+        start_method="fork",  # of a process with one thread, which has imported all that workers need
     )
     logging_dir.mkdir(parents=True, exist_ok=True)
     file = logging_dir / "executor.pickle"

@@ -30,9 +30,8 @@ def as_markdown(results: Sequence[StageResult]) -> str:
         "| stage | source | read | kept | removed | failed | seconds | cached | reasons |",
         "|---|---|--:|--:|--:|--:|--:|---|---|",
     ]
-    for result in results:
-        lines.append(f"| {' | '.join([*_cells(result), main_reasons(result.report)])} |")
-    return "\n".join(lines)
+    rows = ([*_cells(result), main_reasons(result.report)] for result in results)
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
 
 
 def main_reasons(report: Report) -> str:

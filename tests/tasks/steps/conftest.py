@@ -13,20 +13,11 @@ from tasks.steps.sample_crawl import warc_record
 from tasks.steps.shards import COUNTS, FATE
 from tasks.store import digest_of
 
-SHARED_DATA = Path(__file__).parents[3] / "../shared/data"
 WORDS = (
     "the river of a city and its people that have lived with water for many years be kept to small harbour "
     "wooden boats carry salt grain letters over quiet mornings while teachers explain old maps from northern "
     "valleys where gardens grow beside long stone walls children listen because every story begins again"
 ).split()
-
-
-@pytest.fixture(scope="session")
-def shared_data() -> Path:
-    """The folder with the shared test data, which lies beside the project."""
-    if not SHARED_DATA.is_dir():
-        pytest.skip(f"the shared test data is not there: {SHARED_DATA}")
-    return SHARED_DATA.resolve()
 
 
 @pytest.fixture(scope="session")

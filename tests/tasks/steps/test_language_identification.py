@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import json
+from dataclasses import replace
 
 import pytest
 from datatrove.data import Document
@@ -11,7 +12,7 @@ from pipeline_config.settings import LanguageIdentification
 from tasks.steps.language_identification import IdentifyLanguage, load_model, model_path
 from tasks.steps.shards import FATE
 
-GOLDEN = "?"
+GOLDEN = "1cbdb0a7164eec3493fc626417adab08390da8ace2cd0ab00699ef330f1e39fe"
 TEXTS = {
     "en": "The committee will meet again on Thursday to discuss the plans for the new library in the town.",
     "de": "Der Ausschuss trifft sich am Donnerstag wieder, um über die Pläne für die neue Bücherei zu reden.",
@@ -97,22 +98,22 @@ def test_line_breaks_do_not_matter(identify):
 
 
 def test_english_and_german_of_a_public_test_set_are_told_apart(identify, shared_data):
-    """Measured: 97 % of the English and 1 % of the German texts of the shared set pass."""
+    """Measured: 97.3 % of the English and none of the German texts of the shared set pass."""
     with gzip.open(shared_data / "lid" / "lid_gold.jsonl.gz", "rt", encoding="utf-8") as file:
         records = [record for record in map(json.loads, file) if record["lang"] in ("en", "de")]
     share = {}
     for code in ("en", "de"):
         kept = [FATE not in identify(r["text"]).metadata for r in records if r["lang"] == code]
         share[code] = sum(kept) / len(kept)
-    assert share["en"] > 0.9
-    assert share["de"] < 0.05
+    assert share["en"] > 0.95
+    assert share["de"] < 0.02
 
 
 def test_golden(run_step, behaviour, fixed_documents):
     done = run_step(IdentifyLanguage(LanguageIdentification()), fixed_documents())
     for document in done:  # the value holds the score in full
         if FATE in document.metadata:
-            document.metadata[FATE] = document.metadata[FATE].value.split()[0]
+            document.metadata[FATE] = replace(document.metadata[FATE], value="")
     assert behaviour(done) == GOLDEN, (
         "behaviour changed: raise the version in tasks/language_identification.py"
     )

@@ -1,0 +1,149 @@
+"""The mini crawl: books, plants, and the funnel against DataTrove's FineWeb steps.
+
+The reference funnel was made with trafilatura 1.11, the newest that DataTrove 0.10 allows, with its
+order-dependent deduplication and a wall-clock limit. Where the texts are the same, so are all decisions;
+this is why stages before extraction must agree exactly, and later ones within stated bounds.
+"""
+
+import gzip
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from datatrove.pipeline.extractors import Trafilatura
+
+from flows.build_corpus import build_corpus
+from pipeline_config.presets import load_settings
+from tasks.steps.text_extraction import decode_page, read_record
+
+pytestmark = pytest.mark.slow
+SNAPSHOTS = {"cc-2024-10": "CC-MAIN-2024-10-MINI", "cc-2024-18": "CC-MAIN-2024-18-MINI"}
+Ledger = dict[str, tuple[str, str, dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def crawl_home(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("mini-crawl")
+    bases = [f"sources.{number}.base={shared_data / 'crawl'}" for number in range(2)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TOKENMILL_HOME", str(folder))
+        build_corpus(load_settings("mini-crawl", bases))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def manifest(shared_data: Path) -> dict[str, dict[str, Any]]:
+    """The crawl's own list of responses, by record id."""
+    with gzip.open(shared_data / "crawl" / "manifest.jsonl.gz", "rt") as lines:
+        return {entry["record_id"].strip("<>"): entry for entry in map(json.loads, lines)}
+
+
+@pytest.fixture(scope="module")
+def ledger(crawl_home: Path) -> Ledger:
+    """For every record, the last stage that saw it, its fate there, and the row."""
+    found: Ledger = {}
+    stages = ("url_filtering", "text_extraction", "language_identification", "quality_filtering")
+    for stage in (*stages, "deduplication"):
+        for path in crawl_home.glob(f"store/{stage}/*/documents/*.parquet"):
+            found |= {row["id"]: (stage, "kept", row) for row in pq.read_table(path).to_pylist()}
+        for path in crawl_home.glob(f"store/{stage}/*/removed/*.parquet"):
+            found |= {row["id"]: (stage, row["reason"], row) for row in pq.read_table(path).to_pylist()}
+    return found
+
+
+@pytest.fixture(scope="module")
+def reports(crawl_home: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    """Counts by (stage, source)."""
+    return {
+        (path.parts[-3], source_of(path.parent)): json.loads(path.read_text())
+        for path in crawl_home.glob("store/*/*/report.json")
+    }
+
+
+def source_of(folder: Path) -> str:
+    first = next(
+        row["source"]
+        for path in sorted(folder.glob("documents/*"))
+        for row in pq.read_table(path).to_pylist()
+    )
+    manifest = json.loads((folder / "manifest.json").read_text())
+    return "all" if manifest["stage"] in ("deduplication", "pii_scrubbing", "document_split") else first
+
+
+def test_every_response_has_one_fate(ledger: Ledger, manifest: dict[str, Any], reports: dict[Any, Any]):
+    assert ledger.keys() == manifest.keys()
+    for report in reports.values():
+        lost = sum(report["removed"].values()) + sum(report["failed"].values())
+        assert report["read"] == report["kept"] + lost
+
+
+def test_pointers_are_those_of_the_manifest(ledger: Ledger, crawl_home: Path, manifest: dict[str, Any]):
+    rows = [
+        row
+        for path in crawl_home.glob("store/url_filtering/*/documents/*")
+        for row in pq.read_table(path).to_pylist()
+    ]
+    assert len(rows) > 3000
+    for row in rows:
+        entry = manifest[row["id"]]
+        ours = (row["file_path"], row["warc_offset"], row["warc_length"], row["url"], row["payload_digest"])
+        assert ours == tuple(entry[name] for name in ("warc", "offset", "length", "url", "payload_digest"))
+
+
+def test_non_html_plants_are_removed_by_their_type(ledger: Ledger, manifest: dict[str, Any]):
+    plants = [identity for identity, entry in manifest.items() if entry["plant"] == "non-html"]
+    assert Counter(ledger[identity][:2] for identity in plants) == {("url_filtering", "payload_type"): 54}
+
+
+@pytest.mark.parametrize("source", SNAPSHOTS)
+def test_the_url_filter_decides_as_the_reference(source: str, reports: dict[Any, Any], shared_data: Path):
+    reference = json.loads((shared_data / "crawl" / "reference_funnel.json").read_text())
+    expected = reference["snapshots"][SNAPSHOTS[source]][1]
+    ours = reports["url_filtering", source]
+    undecodable = reports["text_extraction", source]["failed"].get("undecodable", 0)
+    assert ours["removed"]["domain"] == expected["dropped_domain"]
+    assert ours["kept"] - undecodable == expected["forwarded"]
+
+
+@pytest.mark.parametrize(
+    ("stage", "step", "tolerance"),
+    [
+        pytest.param("text_extraction", 2, 0.04, id="extraction: another trafilatura"),
+        pytest.param("language_identification", 3, 0.05, id="language: of other texts"),
+        pytest.param("quality_filtering", 7, 0.03, id="quality: of other texts"),
+    ],
+)
+@pytest.mark.parametrize("source", SNAPSHOTS)
+def test_later_stages_keep_about_what_the_reference_keeps(
+    source: str, stage: str, step: int, tolerance: float, reports: dict[Any, Any], shared_data: Path
+):
+    reference = json.loads((shared_data / "crawl" / "reference_funnel.json").read_text())
+    expected = reference["snapshots"][SNAPSHOTS[source]][step]["forwarded"]
+    assert reports[stage, source]["kept"] == pytest.approx(expected, rel=tolerance)
+
+
+def test_texts_are_those_of_datatroves_extractor(ledger: Ledger, crawl_home: Path, shared_data: Path):
+    engine = Trafilatura(deduplicate=False)
+    paths = sorted(crawl_home.glob("store/text_extraction/*/documents/*"))
+    rows = [row for path in paths for row in pq.read_table(path).to_pylist()][::25]
+    assert len(rows) > 100
+    for row in rows:
+        with (shared_data / "crawl" / row["file_path"]).open("rb") as file:
+            file.seek(row["warc_offset"])
+            html = decode_page(*read_record(file.read(row["warc_length"])))
+        assert engine.extract(html) == row["text"]
+
+
+def test_identical_recrawls_that_reach_deduplication_are_removed(ledger: Ledger, shared_data: Path):
+    with gzip.open(shared_data / "crawl" / "dedup_gold.jsonl.gz", "rt") as lines:
+        pairs = [pair for pair in map(json.loads, lines) if pair["kind"] == "recrawl-identical"]
+    source_named = {snapshot: source for source, snapshot in SNAPSHOTS.items()}
+    fates = {(row["source"], row["url"]): (stage, fate) for stage, fate, row in ledger.values()}
+    both = [[fates[source_named[dump], url] for dump, url in (pair["a"], pair["b"])] for pair in pairs]
+    reached = [pair for pair in both if all(stage == "deduplication" for stage, _ in pair)]
+    assert len(reached) > 50
+    assert not [pair for pair in reached if [fate for _, fate in pair].count("kept") == 2]

@@ -1,0 +1,140 @@
+"""The trainer seen from outside: its curves while it runs, its errors when it ends."""
+
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pipeline_config.errors import TrainingError
+from pipeline_config.settings import Training
+from tasks import training
+from tasks.executor import run_child
+from tasks.training import Curves
+
+
+class Points:
+    """Stands where MLflow and Prefect are, and keeps what it gets."""
+
+    def __init__(self) -> None:
+        self.logged: list[tuple[int, dict[str, float]]] = []
+        self.shown: list[float] = []
+
+    def log_metrics(self, run_id: str, values: dict[str, float], step: int) -> None:
+        self.logged.append((step, values))
+
+    def show(self, percent: float) -> None:
+        self.shown.append(percent)
+
+
+@pytest.fixture
+def points() -> Points:
+    return Points()
+
+
+@pytest.fixture
+def curves(tmp_path: Path, points: Points) -> Curves:
+    work: Any = SimpleNamespace(tracking_run="run", progress=points, settings=Training(steps=10))
+    return Curves(tmp_path / "metrics.jsonl", work, points)
+
+
+def line(step: int, **values: float) -> str:
+    return json.dumps({"step": step, **values}) + "\n"
+
+
+def append(curves: Curves, text: str) -> None:
+    with curves.path.open("a", encoding="utf-8") as file:
+        file.write(text)
+
+
+def test_before_the_trainer_writes_there_are_no_points(curves: Curves, points: Points) -> None:
+    curves.update()
+    assert points.logged == []
+
+
+def test_each_point_is_sent_once_with_its_step(curves: Curves, points: Points) -> None:
+    append(curves, line(0, train_loss=3.0) + line(1, train_loss=2.0))
+    curves.update()
+    curves.update()
+    append(curves, line(2, train_loss=1.0, tokens=96))
+    curves.update()
+    assert points.logged == [(0, {"train_loss": 3.0}), (1, {"train_loss": 2.0}), (2, curves.last)]
+    assert curves.last == {"train_loss": 1.0, "tokens": 96}
+    assert points.shown == [10.0, 20.0, 30.0]
+
+
+@pytest.mark.parametrize("cut", range(1, 30, 4))
+def test_a_line_that_is_not_whole_yet_waits(curves: Curves, points: Points, cut: int) -> None:
+    first, second = line(0, train_loss=3.0), line(1, train_loss=2.0)
+    append(curves, first + second[:cut])
+    curves.update()
+    assert points.logged == [(0, {"train_loss": 3.0})]
+    append(curves, second[cut:])
+    curves.update()
+    assert points.logged == [(0, {"train_loss": 3.0}), (1, {"train_loss": 2.0})]
+
+
+def test_without_a_tracking_run_progress_is_still_shown(curves: Curves, points: Points) -> None:
+    curves.work.tracking_run = None
+    append(curves, line(4, train_loss=3.0))
+    curves.update()
+    assert (points.logged, points.shown) == ([], [50.0])
+
+
+def run_instead(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    """Lets a Python program stand for the trainer; it gets the path of the configuration."""
+
+    def run(command: list[str], **named: Any) -> str:
+        return run_child([sys.executable, "-c", code, command[-1]], **named)
+
+    monkeypatch.setattr(training, "run_child", run)
+
+
+FAIL = """
+import sys, pathlib
+print("last words")
+if {told}:
+    (pathlib.Path(sys.argv[1]).parent / "error.txt").write_text("the loss is nan at step 7")
+raise SystemExit(1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        pytest.param(True, r"\Athe loss is nan at step 7\Z", id="said why"),
+        pytest.param(False, r"the trainer ended with exit code 1[^$]*last words", id="died"),
+    ],
+)
+def test_a_trainer_that_fails_is_a_training_error(
+    curves: Curves, monkeypatch: pytest.MonkeyPatch, told: bool, words: str
+) -> None:
+    run_instead(monkeypatch, FAIL.format(told=told))
+    with pytest.raises(TrainingError, match=words):
+        training._run_trainer(Training(), curves.path.parent, curves)
+
+
+def test_what_an_interrupted_attempt_left_is_not_read(
+    curves: Curves, points: Points, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(curves, line(0, train_loss=9.0))
+    (curves.path.parent / "error.txt").write_text("of yesterday")
+    run_instead(monkeypatch, FAIL.format(told=False))
+    with pytest.raises(TrainingError, match="last words"):
+        training._run_trainer(Training(), curves.path.parent, curves)
+    assert points.logged == []
+
+
+def test_the_trainer_gets_its_threads_and_the_points_after_its_end_count(
+    curves: Curves, points: Points, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = """
+import json, os, sys, pathlib
+point = {"step": 0, "threads": int(os.environ["OMP_NUM_THREADS"])}
+(pathlib.Path(sys.argv[1]).parent / "metrics.jsonl").write_text(json.dumps(point) + "\\n")
+"""
+    run_instead(monkeypatch, code)
+    training._run_trainer(Training(threads=3), curves.path.parent, curves)
+    assert points.logged == [(0, {"threads": 3})]

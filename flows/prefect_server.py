@@ -4,9 +4,7 @@ Prefect would start one itself, but only after this process has imported everyth
 behind if this process is killed. This one starts first, and dies with the process that started it.
 """
 
-import asyncio
 import atexit
-import fcntl
 import os
 import socket
 import subprocess
@@ -19,6 +17,8 @@ from pipeline_config.environment import home
 from pipeline_config.errors import TokenmillError
 
 START_SECONDS = 200
+DATABASE_URL = "PREFECT_SERVER_DATABASE_CONNECTION_URL"
+DATABASE_URLS = {DATABASE_URL, "PREFECT_API_DATABASE_CONNECTION_URL"}
 _server: subprocess.Popen[bytes] | None = None
 
 
@@ -76,27 +76,26 @@ def _log_file() -> Path:
 
 def serve(port: int) -> None:
     """Runs the server until it is told to stop or its parent dies."""
+    from tasks.databases import create_once
     from tasks.steps.processes import die_with_parent
 
     die_with_parent()
+    if not DATABASE_URLS & os.environ.keys():
+        create_once(Path(os.environ["PREFECT_HOME"]) / "prefect.db", _create_tables)
     import uvicorn
     from prefect.server.api.server import create_app
 
-    _create_database()
     uvicorn.run(create_app(ephemeral=True), host="127.0.0.1", port=port, log_level="error")
 
 
-def _create_database() -> None:
-    """Creates the tables once: two servers that do it at the same time break each other."""
-    from prefect.server.database import provide_database_interface
-
-    folder = Path(os.environ["PREFECT_HOME"])
-    done = folder / ".database_created"
-    with (folder / ".database.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not done.exists():
-            asyncio.run(provide_database_interface().create_db())
-            done.touch()
+def _create_tables(path: Path) -> None:
+    url = f"sqlite+aiosqlite:///{path}"
+    command = [sys.executable, "-m", "prefect", "server", "database", "upgrade", "-y"]
+    done = subprocess.run(
+        command, env={**os.environ, DATABASE_URL: url}, stdin=subprocess.DEVNULL, check=False
+    )
+    if done.returncode:
+        raise TokenmillError(f"Prefect's database could not be created; the log is {_log_file()}")
 
 
 if __name__ == "__main__":

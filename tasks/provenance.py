@@ -15,8 +15,9 @@ from mlflow.tracking import MlflowClient
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME
 from prefect.runtime import flow_run
 
-from pipeline_config.environment import artifact_root, home, tracking_uri
+from pipeline_config.environment import artifact_root, tracking_uri
 from pipeline_config.settings import Settings
+from tasks.databases import create_once
 from tasks.stage import Report, Stage, StageResult
 from tasks.store import MANIFEST, REPORT, StageOutput, Store, write_json
 
@@ -31,8 +32,10 @@ class Provenance:
 
     def __init__(self, store: Store):
         self.store = store
+        if database := _database():
+            create_once(database, _create_tables)
         self.client = MlflowClient(tracking_uri())
-        with store.lock("mlflow"):  # two processes on a fresh SQLite file would crash each other
+        with store.lock("mlflow"):
             self.experiment = _experiment(self.client)
         self.parent = ""
 
@@ -165,14 +168,21 @@ def stage_metrics(report: Report) -> dict[str, float]:
 
 
 def _experiment(client: MlflowClient) -> str:
-    if tracking_uri().startswith("sqlite:///"):
-        (home() / "mlflow").mkdir(parents=True, exist_ok=True)
     found = client.get_experiment_by_name(EXPERIMENT)
     if found:
         return found.experiment_id
-    local = tracking_uri().startswith("sqlite:///")
-    location = (artifact_root() / EXPERIMENT).as_uri() if local else None
+    location = (artifact_root() / EXPERIMENT).as_uri() if _database() else None
     return client.create_experiment(EXPERIMENT, artifact_location=location)
+
+
+def _database() -> Path | None:
+    """The SQLite file that MLflow records to, if it does."""
+    path = tracking_uri().removeprefix("sqlite:///")
+    return Path(path) if path != tracking_uri() else None
+
+
+def _create_tables(path: Path) -> None:
+    MlflowClient(f"sqlite:///{path}").search_experiments()
 
 
 def _computed_by(folder: Path) -> str:

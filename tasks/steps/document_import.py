@@ -1,6 +1,7 @@
 """Texts that exist already: JSONL (plain or compressed), Parquet, and Hugging Face datasets."""
 
 import hashlib
+import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import datasets
 import fsspec
 import orjson
+import pyarrow as pa
 import pyarrow.parquet as pq
 from datatrove.data import Document
 
@@ -29,8 +31,12 @@ def read_jsonl(uri: str) -> Iterator[Record]:
     compression = COMPRESSIONS.get(Path(uri).suffix)
     number = 0
     try:
-        with fsspec.open(uri, "rb", compression=compression) as file:
-            for number, line in enumerate(file, 1):
+        with fsspec.open(uri, "rb", compression=None if compression == "zstd" else compression) as file:
+            # fsspec's zstd reader has no lines, stops after the first frame and takes a cut file for whole
+            lines = (
+                io.BufferedReader(pa.CompressedInputStream(file, "zstd")) if compression == "zstd" else file
+            )
+            for number, line in enumerate(lines, 1):
                 if line.strip():
                     yield _parse(line, number)
     except FileNotFoundError:

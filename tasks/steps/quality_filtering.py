@@ -24,7 +24,7 @@ from datatrove.pipeline.filters.gopher_repetition_filter import (
 )
 from datatrove.utils.text import PUNCTUATION_SET, TERMINAL_PUNCTUATION, split_into_sentences, split_into_words
 
-from pipeline_config.settings import FineWebQuality, QualityFiltering
+from pipeline_config.settings import C4Quality, FineWebQuality, QualityFiltering
 from tasks.steps.shards import DecidingStep, Fate, removed
 
 PARAGRAPH_BREAK, LINE_BREAK, N_GRAM_REASON = re.compile(r"\n{2,}"), re.compile(r"\n+"), re.compile(r"_(\d+)_")
@@ -52,6 +52,7 @@ class FilterQuality(DecidingStep):
     def __init__(self, settings: QualityFiltering):
         super().__init__()
         self.fineweb = settings.fineweb or FineWebQuality()
+        self.c4 = settings.c4
         self.filters = quality_filters(settings)
 
     def decide(self, document: Document) -> Fate | None:
@@ -59,8 +60,16 @@ class FilterQuality(DecidingStep):
             verdict = block.filter(document)
             if verdict is not True:
                 reason = verdict[1]
-                return removed(reason, deciding_value(reason, document.text, self.fineweb))
+                text = c4_text(document.text, self.c4) if reason == "too_few_sentences" else document.text
+                return removed(reason, deciding_value(reason, text, self.fineweb))
         return None
+
+
+def c4_text(text: str, settings: C4Quality) -> str:
+    """The lines that C4's rules leave of a text; only their sentences count."""
+    document = Document(text=text, id="")
+    C4QualityFilter(**settings.model_dump() | {"min_num_sentences": -1}).filter(document)
+    return document.text
 
 
 def deciding_value(reason: str, text: str, fineweb: FineWebQuality) -> str:

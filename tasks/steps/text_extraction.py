@@ -42,14 +42,15 @@ def decode_page(payload: bytes, content_type: str = "") -> str | None:
     """
     try:
         return payload.decode("utf-8")
-    except UnicodeDecodeError:
-        pass
+    except UnicodeDecodeError as error:
+        if error.reason == "unexpected end of data" and not payload[: error.start].isascii():
+            return payload[: error.start].decode("utf-8")  # cut inside its last character
     declared = [match.group(1) for match in [HEADER_CHARSET.search(content_type)] if match]
     declared += [match.group(1).decode() for match in [META_CHARSET.search(payload[:META_BYTES])] if match]
     for charset in [cchardet.detect(payload)["encoding"], *declared]:
         try:
             return payload.decode(charset or "utf-8")
-        except (UnicodeDecodeError, LookupError):
+        except (UnicodeError, LookupError):
             continue
     return None
 

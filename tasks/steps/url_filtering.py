@@ -17,6 +17,7 @@ from tasks.steps.shards import DecidingStep, Fate, ReadShard, removed
 
 DOCUMENT_RECORDS = (WarcRecordType.response, WarcRecordType.resource, WarcRecordType.revisit)
 GZIP_MAGIC = b"\x1f\x8b"
+OTHER_MAGIC = {b"\x04\x22\x4d\x18": "LZ4", b"\x28\xb5\x2f\xfd": "zstd"}
 
 
 def read_pointers(uri: str) -> Iterator[dict[str, Any]]:
@@ -83,7 +84,12 @@ def _end_of_last_record(uri: str, offset: int) -> int:
         if head == GZIP_MAGIC:
             return offset + _gzip_member_length(file, uri, offset)
         file.seek(0)
-        if file.read(2) == GZIP_MAGIC:
+        magic = file.read(4)
+        if magic in OTHER_MAGIC:
+            raise SourceError(
+                f"{uri} is compressed with {OTHER_MAGIC[magic]}; WARC files are read plain or with gzip"
+            )
+        if magic[:2] == GZIP_MAGIC:
             raise SourceError(
                 f"{uri} is compressed as a whole, so its records cannot be read one by one: "
                 "compress each record, for example with `warcio recompress`"
@@ -99,7 +105,7 @@ def _gzip_member_length(file: Any, uri: str, offset: int) -> int:
             raise SourceError(f"{uri} is cut off in its last record, at offset {offset}. Fetch it again")
         length += len(chunk)
         member.decompress(chunk)
-    if member.unused_data.strip(b"\0"):
+    if member.unused_data or file.read(1):
         raise SourceError(
             f"{uri} is cut off or damaged after offset {offset + length - len(member.unused_data)}: "
             "what follows is no complete record. Fetch it again"

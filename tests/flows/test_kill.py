@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tasks.store import MANIFEST, Store
+from tasks.store import MANIFEST
 
 Start = Callable[..., subprocess.Popen[str]]
-KILLS, KILLS_PER_CHAIN, SEED = 20, 5, 20261129
+KILLS, SEED = 20, 20261129
+SHORTEST_SECONDS, LONGEST_SECONDS = 2.0, 25.0  # from the imports to the training
 
 
 def finish(process: subprocess.Popen[str]) -> None:
@@ -35,21 +36,29 @@ def descendants_of(group: int) -> list[str]:
 
 @pytest.mark.slow
 def test_twenty_kills_change_nothing(command: Start, tmp_path: Path):
-    undisturbed = tmp_path / "undisturbed"
-    started = time.monotonic()
-    finish(command(undisturbed))
-    seconds = time.monotonic() - started
-    expected, chance = digests(undisturbed), random.Random(SEED)
-    for chain in range(KILLS // KILLS_PER_CHAIN):
-        home = tmp_path / f"killed-{chain}"
-        for _ in range(KILLS_PER_CHAIN):
-            process = command(home)
-            time.sleep(chance.uniform(0.1, 0.7) * seconds)
-            os.kill(process.pid, signal.SIGKILL)
-            process.communicate(timeout=60)
+    finish(command(tmp_path / "undisturbed"))
+    expected, chance = digests(tmp_path / "undisturbed"), random.Random(SEED)
+    kills = chains = 0
+    while kills < KILLS:
+        home = tmp_path / f"killed-{chains}"
+        while kills < KILLS and killed(command(home), chance.uniform(SHORTEST_SECONDS, LONGEST_SECONDS)):
+            kills += 1
         finish(command(home))
         assert digests(home) == expected
-        assert not list(Store(home / "store").root.glob("*/.*.building"))
+        assert not list(home.glob("store/*/.*.building"))
+        chains += 1
+
+
+def killed(process: subprocess.Popen[str], seconds: float) -> bool:
+    """Kills a run after so many seconds; whether it was still running."""
+    try:
+        _, errors = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate(timeout=60)
+        return True
+    assert process.returncode == 0, errors[-3000:]
+    return False
 
 
 @pytest.mark.slow

@@ -85,6 +85,7 @@ def test_an_override_changes_nothing_else_and_the_last_one_wins():
         pytest.param("training.steps=soon", ["training.steps", "'soon'"], id="no_number"),
         pytest.param("training.steps=0", ["training.steps", "0"], id="too_small"),
         pytest.param("sources.9.weight=1", ["sources.9.weight", "'9'", "list of 2"], id="index_too_large"),
+        pytest.param("sources.2.weight=1", ["sources.2.weight", "list of 2"], id="index_one_too_large"),
         pytest.param("sources.-1.weight=1", ["sources.-1.weight", "'-1'"], id="index_negative"),
         pytest.param("sources.web.weight=1", ["sources.web.weight", "'web'"], id="index_no_number"),
         pytest.param("sources.0.name.first=a", ["sources.0.name.first", "has no fields"], id="below_a_value"),

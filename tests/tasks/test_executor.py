@@ -1,5 +1,6 @@
 """Child processes: what they say when they fail, and that none is left."""
 
+import contextlib
 import json
 import os
 import signal
@@ -57,29 +58,25 @@ def written(folder: Path) -> dict[str, str]:
     return {path.name: path.read_text() for path in folder.glob("*.txt")}
 
 
-@pytest.mark.parametrize("workers", [pytest.param(1, id="one worker"), pytest.param(2, id="two workers")])
-def test_every_rank_runs_once(tmp_path: Path, workers: int) -> None:
-    run(tmp_path, workers=workers, tasks=3)
+def test_two_workers_run_every_rank_once(tmp_path: Path) -> None:
+    run(tmp_path, workers=2, tasks=3)
     assert written(tmp_path) == {f"{rank}.txt": f"{rank} of 3\n" for rank in range(3)}
 
 
-def test_ranks_that_an_interrupted_attempt_completed_are_not_run_again(tmp_path: Path) -> None:
+def test_one_worker_runs_the_ranks_that_an_interrupted_attempt_did_not_complete(tmp_path: Path) -> None:
     (tmp_path / "logs" / "completions").mkdir(parents=True)
-    (tmp_path / "logs" / "completions" / "00000").touch()
-    run(tmp_path)
-    assert written(tmp_path) == {"1.txt": "1 of 2\n"}
+    (tmp_path / "logs" / "completions" / "00001").touch()
+    run(tmp_path, tasks=3)
+    assert written(tmp_path) == {"0.txt": "0 of 3\n", "2.txt": "2 of 3\n"}
 
 
 @pytest.mark.parametrize(
     ("fault", "workers", "error", "words"),
     [
-        pytest.param("ours", 1, LedgerError, r"\Aone record has no fate\Z", id="ours, one worker"),
         pytest.param("ours", 2, LedgerError, r"\Aone record has no fate\Z", id="ours, two workers"),
-        pytest.param(
-            "bug", 2, StageError, r"(?s)KeyError.*Traceback.*nobody expected", id="bug, two workers"
-        ),
+        pytest.param("bug", 1, StageError, r"(?s)KeyError.*Traceback.*nobody expected", id="bug"),
         pytest.param("missing", 1, StageError, r"(?s)FileNotFoundError.*Traceback.*/nowhere/x", id="no file"),
-        pytest.param("disk", 1, StoreError, r"the disk is full: store .*logs", id="full disk"),
+        pytest.param("disk", 1, StoreError, "the disk is full: store /", id="full disk"),
         pytest.param("killed", 1, StageError, r"killed by signal 9", id="killed, one worker"),
     ],
 )
@@ -92,7 +89,7 @@ def test_what_went_wrong_in_a_worker_arrives_here(
 
 
 def test_a_killed_worker_among_several_does_not_hang_the_run(tmp_path: Path) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
 
     def give_up() -> None:
         if time.monotonic() > deadline:
@@ -133,15 +130,13 @@ def test_the_caller_is_asked_while_the_child_runs_and_once_after() -> None:
     assert 4 <= len(polled) <= 40
 
 
-def marked(mark: str) -> list[str]:
-    """Command lines of the living processes that have a mark in their environment."""
-    found = []
+def marked(mark: str) -> dict[int, str]:
+    """Command lines of the living processes that started with a mark in their environment."""
+    found = {}
     for folder in Path("/proc").glob("[0-9]*"):
-        try:
+        with contextlib.suppress(OSError):
             if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes():
-                found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode())
-        except OSError:
-            continue
+                found[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
     return found
 
 
@@ -181,14 +176,10 @@ def gone(mark: str) -> bool:
     deadline = time.monotonic() + 5
     while (left := marked(mark)) and time.monotonic() < deadline:
         time.sleep(0.1)
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes():
-                os.kill(int(folder.name), signal.SIGKILL)
-        except OSError:
-            continue
-    if left:
-        print("still running:", *left, sep="\n  ")
+    for number, command in left.items():
+        print("still running:", command)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(number, signal.SIGKILL)
     return not left
 
 

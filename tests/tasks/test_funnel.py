@@ -2,7 +2,7 @@
 
 import pytest
 
-from tasks.funnel import as_markdown, as_text, main_reasons
+from tasks.funnel import as_markdown, as_sentence, as_text, main_reasons
 from tasks.stage import StageResult
 from tasks.store import StageOutput
 
@@ -13,21 +13,24 @@ def result(report: dict, cached: bool = False, label: str = "crawl") -> StageRes
     return StageResult(StageOutput(stage="packing", key="k", digest="d", label=label), report, cached, 99.0)
 
 
+def cells(*results: StageResult) -> list[str]:
+    """The words of the last line of the table."""
+    return as_text(results).split("\n")[-1].split()
+
+
 def test_every_record_of_a_stage_is_in_its_line() -> None:
-    cells = as_text([result(REPORT | {"seconds": 1.26})], header=False).split()
-    assert cells == ["packing", "crawl", "12,345", "12,000", "340", "5", "1.3"]
+    made = result(REPORT | {"seconds": 1.26})
+    assert cells(made) == ["packing", "crawl", "12,345", "12,000", "340", "5", "1.3"]
 
 
 def test_a_stage_without_records_has_no_counts() -> None:
-    assert as_text([result({"measures": {}, "seconds": 2})], header=False).split() == [
-        *("packing", "crawl", "2.0")
-    ]
+    assert cells(result({"measures": {}, "seconds": 2})) == ["packing", "crawl", "2.0"]
 
 
 def test_a_cached_stage_says_so() -> None:
-    assert as_text([result(REPORT, cached=True)]).endswith("cached")
-    assert "cached" not in as_text([result(REPORT)])
-    assert as_markdown([result(REPORT, cached=True)]).endswith("| cached |")
+    assert cells(result(REPORT, cached=True))[-1] == "cached"
+    assert "cached" not in cells(result(REPORT))
+    assert "| cached |" in as_markdown([result(REPORT, cached=True)]).split("\n")[2]
 
 
 def test_columns_stand_under_their_heads() -> None:
@@ -38,8 +41,30 @@ def test_columns_stand_under_their_heads() -> None:
 
 
 def test_the_funnel_of_no_stages_is_its_head() -> None:
-    assert as_text([]).split() == ["stage", "source", "read", "kept", "removed", "failed", "seconds"]
-    assert as_text([], header=False) == ""
+    assert cells() == ["stage", "source", "read", "kept", "removed", "failed", "seconds"]
+
+
+@pytest.mark.parametrize(
+    ("report", "cached", "sentence"),
+    [
+        pytest.param(
+            REPORT | {"seconds": 1.26},
+            False,
+            "packing crawl: read 12,345, kept 12,000, removed 340, failed 5 "
+            "(short 300, long 40, error:X 5), in 1.3 s",
+            id="records",
+        ),
+        pytest.param(
+            {"read": 7, "kept": 7, "removed": {}, "failed": {}},
+            True,
+            "packing crawl: read 7, kept 7, removed 0, failed 0, from the cache",
+            id="cached",
+        ),
+        pytest.param({"seconds": 2}, False, "packing crawl: done, in 2.0 s", id="no records"),
+    ],
+)
+def test_the_log_has_a_sentence_for_each_stage(report: dict, cached: bool, sentence: str) -> None:
+    assert as_sentence(result(report, cached)) == sentence
 
 
 def test_markdown_has_as_many_cells_in_every_line() -> None:

@@ -273,3 +273,10 @@ def test_an_error_that_is_not_the_disks_stays_what_it_is() -> None:
     assert disk_problem(FileNotFoundError(errno.ENOENT, "gone"), Path("/data")) is None
     with pytest.raises(FileNotFoundError), disk_errors(Path("/data")):
         raise FileNotFoundError(errno.ENOENT, "gone")
+
+
+def test_a_file_outside_the_store_that_may_not_be_read_is_not_the_stores_fault() -> None:
+    error = PermissionError(errno.EACCES, "Permission denied", "/crawl/a.warc.gz")
+    assert disk_problem(error, Path("/data/store")) is None
+    inside = PermissionError(errno.EACCES, "Permission denied", "/data/store/stage/.key.building")
+    assert "no permission to write" in (disk_problem(inside, Path("/data/store")) or "")

@@ -13,11 +13,11 @@ from tasks.steps.sample_crawl import warc_record
 from tasks.steps.shards import COUNTS, FATE
 from tasks.store import digest_of
 
-WORDS = (
-    "the river of a city and its people that have lived with water for many years be kept to small harbour "
-    "wooden boats carry salt grain letters over quiet mornings while teachers explain old maps from northern "
-    "valleys where gardens grow beside long stone walls children listen because every story begins again"
-).split()
+VOCABULARY = """
+the river of a city and its people that have lived with water for many years be kept to small harbour
+wooden boats carry salt grain letters over quiet mornings while teachers explain old maps from northern
+valleys where gardens grow beside long stone walls children listen because every story begins again
+"""
 
 
 @pytest.fixture(scope="session")
@@ -36,7 +36,9 @@ def prose() -> Callable[..., str]:
 
     def write(sentences: int, seed: int = 0, words: int = 12, per_line: int = 2) -> str:
         choose = random.Random(seed)
-        made = [" ".join(choose.choices(WORDS, k=words)).capitalize() + "." for _ in range(sentences)]
+        made = [
+            " ".join(choose.choices(VOCABULARY.split(), k=words)).capitalize() + "." for _ in range(sentences)
+        ]
         return "\n".join(" ".join(made[n : n + per_line]) for n in range(0, sentences, per_line))
 
     return write

@@ -1,4 +1,4 @@
-"""Near-duplicates: clusters against a brute force, candidates against datasketch, estimates against the truth."""
+"""Near-duplicates: clusters as by brute force, candidates as by datasketch, estimates near the truth."""
 
 import gzip
 import json
@@ -82,7 +82,9 @@ def deduplicate(tmp_path, run_step):
             for shard, texts in enumerate(shards)
         ]
         for rank, documents in enumerate(made):
-            run_step(WriteSignatures(str(tmp_path), SETTINGS, compared or [True] * len(made)), documents, rank)
+            run_step(
+                WriteSignatures(str(tmp_path), SETTINGS, compared or [True] * len(made)), documents, rank
+            )
         paths = [str(tmp_path / "signatures" / f"part-{rank:05d}.parquet") for rank in range(len(made))]
         run_step(FindClusters(paths, str(tmp_path / "clusters.parquet"), SETTINGS))
         remove = RemoveDuplicates(str(tmp_path / "clusters.parquet"))
@@ -108,6 +110,15 @@ def test_candidates_link_the_documents_that_agree_in_a_band(seed):
     found = duplicate_pairs(signatures, bands=4)
     assert {(max(pair), min(pair)) for pair in found.tolist()} <= set(exact)
     assert first_of_cluster(found, 60).tolist() == firsts_by_brute_force(exact, 60)
+
+
+@pytest.mark.parametrize("band", range(SETTINGS.bands))
+def test_one_equal_band_makes_a_candidate_and_one_hash_less_does_not(band):
+    signatures = random_signatures(0, documents=2, bands=14, rows=8, values=2**61)
+    signatures[1, 8 * band : 8 * band + 8] = signatures[0, 8 * band : 8 * band + 8]
+    assert duplicate_pairs(signatures, bands=14).tolist() == [[0, 1]]
+    signatures[1, 8 * band + 7] += np.uint64(1)
+    assert duplicate_pairs(signatures, bands=14).tolist() == []
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -204,7 +215,9 @@ def test_no_shard_has_a_signature(deduplicate):
 
 
 @pytest.mark.parametrize(
-    "change", [{"seed": 2}, {"n_grams": 4}, {"bands": 7, "rows_per_band": 16}], ids=["seed", "n_grams", "bands"]
+    "change",
+    [{"seed": 2}, {"n_grams": 4}, {"bands": 7, "rows_per_band": 16}],
+    ids=["seed", "n_grams", "bands"],
 )
 def test_settings_reach_the_signature(prose, change):
     block = signature_block(SETTINGS.model_copy(update=change))

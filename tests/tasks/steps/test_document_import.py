@@ -28,7 +28,9 @@ COMPRESS = {
 
 
 def source_of(**settings) -> Source:
-    return Source.model_validate({"name": "books", "kind": "documents", "uris": ["*"], "dump": "D"} | settings)
+    return Source.model_validate(
+        {"name": "books", "kind": "documents", "uris": ["*"], "dump": "D"} | settings
+    )
 
 
 @pytest.fixture
@@ -128,7 +130,9 @@ def test_an_odd_line_has_a_fate_of_its_own(read, tmp_path, run_step, line, fate)
     assert found == [None] * len(RECORDS) + [fate] + [None] * len(RECORDS)
     run_step(WriteShard(str(tmp_path)), documents)
     books = json.loads((tmp_path / "shards/00000.json").read_text())
-    assert books["read"] == books["kept"] + sum(books["removed"].values()) + sum(books["failed"].values()) == 11
+    assert (
+        books["read"] == books["kept"] + sum(books["removed"].values()) + sum(books["failed"].values()) == 11
+    )
 
 
 def test_a_lone_surrogate_that_a_dataset_yields_fails_as_not_unicode(tmp_path, run_step, read):
@@ -179,7 +183,12 @@ def test_a_missing_file_is_named(tmp_path, run_step, name):
 
 @pytest.mark.parametrize(
     ("name", "reader"),
-    [("a.JSONL.gz", None), ("x.y.jsonl.zst", "jsonl"), ("s3://b/a.parquet", "parquet"), ("a.parquet.gz", None)],
+    [
+        ("a.JSONL.gz", None),
+        ("x.y.jsonl.zst", "jsonl"),
+        ("s3://b/a.parquet", "parquet"),
+        ("a.parquet.gz", None),
+    ],
 )
 def test_the_format_follows_from_the_name(name, reader):
     if reader is None:
@@ -202,7 +211,16 @@ def test_the_format_follows_from_the_name(name, reader):
     ],
 )
 def test_fields_are_mapped(read, fields, identity, text, metadata):
-    record = {"id": 7, "key": "k", "text": "t", "body": "b", "url": "u", "link": "l", "date": 2001, "none": None}
+    record = {
+        "id": 7,
+        "key": "k",
+        "text": "t",
+        "body": "b",
+        "url": "u",
+        "link": "l",
+        "date": 2001,
+        "none": None,
+    }
     [document] = read(json.dumps(record).encode(), **fields)
     assert (document.id, document.text) == (identity, text)
     assert {n: v for n, v in document.metadata.items() if n in ("url", "date")} == metadata

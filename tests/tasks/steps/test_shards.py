@@ -27,6 +27,20 @@ from tasks.steps.shards import (
 from tasks.store import digest_of, file_digest
 
 GOLDEN = "2d0324283db879ee9fa0ed6e1a17cb112d4d508f59e4c976b3bc07663cecf03f"
+FULL = {
+    "dump": "D",
+    "url": "u",
+    "date": "2000",
+    "file_path": "f",
+    "language": "en",
+    "language_score": 0.1 + 0.2,
+    "token_count": 2**40,
+    "warc_offset": 0,
+    "warc_length": 1,
+    "payload_digest": "p",
+    "extractor": "e",
+    "source": "s",
+}
 KILLED = """
 import os, signal, sys
 from datatrove.data import Document
@@ -70,22 +84,12 @@ def write(tmp_path, run_step):
 
 
 def test_documents_come_back_as_they_were_written(write, run_step):
-    full = {
-        "dump": "D",
-        "url": "u",
-        "date": "2000",
-        "file_path": "f",
-        "language": "en",
-        "language_score": 0.1 + 0.2,
-        "token_count": 2**40,
-        "warc_offset": 0,
-        "warc_length": 1,
-        "payload_digest": "p",
-        "extractor": "e",
-        "source": "s",
-    }
-    assert {"text", "id", *full} == set(DOCUMENT_SCHEMA.names)
-    made = [*documents(), Document(text="", id="empty"), Document(text="x\x00\ud7ff", id="full", metadata=full)]
+    assert {"text", "id", *FULL} == set(DOCUMENT_SCHEMA.names)
+    made = [
+        *documents(),
+        Document(text="", id="empty"),
+        Document(text="x\x00\ud7ff", id="full", metadata=FULL),
+    ]
     folder, _ = write(made)
     assert run_step(ReadShard([str(folder / "documents/part-00000.parquet")])) == made
 
@@ -176,7 +180,9 @@ def test_what_is_not_unicode_fails_and_is_on_record(write, text, identity, metad
 def test_a_document_without_an_id_fails_or_is_written(write):
     """Whatever happens, the books are written and balance."""
     _, books = write([Document(text="t", id=None), *documents(1)])
-    assert books["read"] == books["kept"] + sum(books["removed"].values()) + sum(books["failed"].values()) == 2
+    assert (
+        books["read"] == books["kept"] + sum(books["removed"].values()) + sum(books["failed"].values()) == 2
+    )
 
 
 def test_measures_are_summed_over_kept_documents(write):

@@ -15,8 +15,9 @@ from pathlib import Path
 
 from pipeline_config.environment import home
 from pipeline_config.errors import TokenmillError
+from pipeline_config.processes import bound_command
 
-START_SECONDS = 200
+START_SECONDS, STOP_SECONDS = 200, 3
 DATABASE_URL = "PREFECT_SERVER_DATABASE_CONNECTION_URL"
 DATABASE_URLS = {DATABASE_URL, "PREFECT_API_DATABASE_CONNECTION_URL"}
 _server: subprocess.Popen[bytes] | None = None
@@ -32,7 +33,7 @@ def start() -> None:
         port = probe.getsockname()[1]
     log = _log_file().open("ab")
     _server = subprocess.Popen(
-        [sys.executable, "-m", "flows.prefect_server", str(port)],
+        bound_command("flows.prefect_server", str(port)),
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,
@@ -63,9 +64,10 @@ def _stop() -> None:
     if _server is not None:
         _server.terminate()
         try:
-            _server.wait(5)
+            _server.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
-            _server.kill()
+            _server.kill()  # SQLite survives that
+            _server.wait()
 
 
 def _log_file() -> Path:
@@ -77,9 +79,7 @@ def _log_file() -> Path:
 def serve(port: int) -> None:
     """Runs the server until it is told to stop or its parent dies."""
     from tasks.databases import create_once
-    from tasks.steps.processes import die_with_parent
 
-    die_with_parent()
     if not DATABASE_URLS & os.environ.keys():
         create_once(Path(os.environ["PREFECT_HOME"]) / "prefect.db", _create_tables)
     import uvicorn

@@ -71,12 +71,16 @@ class TokenRows:
 
         At every point each source has its share of the rows, to within one. A source's rows come in a
         new random order each time it is gone through.
+        Source: Tijdeman 1980, "The chairman assignment problem", Discrete Mathematics 32.
         """
-        quota = np.outer(np.arange(1, count + 1), self.weights / self.weights.sum())
-        taken = np.zeros(len(self.weights), dtype=np.int64)
+        shares = self.weights / self.weights.sum()
+        slack = 1 / (2 * len(shares) - 2) if len(shares) > 1 else 0.0
+        taken = np.zeros(len(shares), dtype=np.int64)
         sources = np.empty(count, dtype=np.int64)
         for position in range(count):
-            sources[position] = np.argmax(quota[position] - taken)
+            due = (position + 1) * shares - taken
+            deadline = np.where(due >= slack, (1 - slack - due) / shares, np.inf)
+            sources[position] = np.argmin(deadline)
             taken[sources[position]] += 1
         rows = np.empty(count, dtype=np.int64)
         for number, stream in enumerate(self.streams):

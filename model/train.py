@@ -26,6 +26,7 @@ from model.architecture import GPT
 from model.checkpoint import export, load_progress, save_progress
 from model.data import TokenRows, read_description
 from pipeline_config.errors import TrainingError
+from pipeline_config.processes import die_with_parent
 from pipeline_config.settings import Training
 
 VALIDATION_BATCH_ROWS = 16
@@ -192,6 +193,7 @@ def _chunks(pairs: np.ndarray, size: int) -> Iterator[np.ndarray]:
 
 def main(path: str) -> int:
     """Runs the trainer; 1 with the reason in `scratch/error.txt` if it cannot."""
+    die_with_parent()
     config = json.loads(Path(path).read_text("utf-8"))
     try:
         Trainer(config).run()

@@ -264,7 +264,7 @@ class DocumentSplit(Section):
 
     validation_share: float = Field(default=0.02, gt=0, lt=1)
     """Share of the documents held out."""
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, lt=2**63)
     """Another seed holds other documents out."""
 
 
@@ -328,7 +328,7 @@ class Training(Section):
     """Decay of matrices."""
     max_grad_norm: float = Field(default=1.0, gt=0)
     """Gradients are clipped to this norm."""
-    seed: int = Field(default=1337, ge=0)
+    seed: int = Field(default=1337, ge=0, lt=2**63)
     """Seed of the initial weights and of the order of the rows."""
     validation_every_steps: Count = 50
     """Steps between validations."""
@@ -357,7 +357,7 @@ class TextGeneration(Section):
     """0 takes the most probable token; below 1 is sharper, above 1 flatter."""
     top_k: int = Field(default=50, ge=0)
     """Sample from this many most probable tokens; 0 for all."""
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, lt=2**63)
     """Seed of the sampler."""
 
 

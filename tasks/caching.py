@@ -9,9 +9,7 @@ from prefect.cache_policies import CachePolicy
 from prefect.context import TaskRunContext
 from prefect.transactions import IsolationLevel
 
-from tasks.store import Store, wait_for_flock
-
-RECORD = "_prefect"
+from tasks.store import Store, record_of, wait_for_flock
 
 _held: dict[str, tuple[int, str]] = {}  # lock name -> (descriptor, holder); of this process
 
@@ -33,10 +31,10 @@ class StageCache(CachePolicy):
         store, key = Store(Path(self.root)), inputs["key"]
         folder = store.folder(self.stage, key)
         if folder.exists() and store.find(self.stage, key) is None:
-            with store.lock(f"{self.stage}-{key}-{RECORD}", seconds=0) as held:
-                if held:
+            with store.lock(record_of(self.stage, key), seconds=0) as held:
+                if held and store.find(self.stage, key) is None:
                     store.discard(self.stage, key)
-        return f"{self.stage}/{key}/{RECORD}"
+        return record_of(self.stage, key)
 
 
 def stage_cache(store: Store, stage: str) -> StageCache:

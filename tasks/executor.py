@@ -6,7 +6,6 @@ import os
 import pickle
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -17,6 +16,8 @@ from datatrove.executor.local import LocalPipelineExecutor
 from datatrove.pipeline.base import PipelineStep
 
 from pipeline_config import errors
+from pipeline_config.environment import home
+from pipeline_config.processes import bound_command
 from tasks.store import disk_problem
 
 POLL_SECONDS = 0.05
@@ -40,20 +41,16 @@ def run_pipeline(
         StageError: a worker died or raised anything else; the message ends with its output.
     """
     executor = LocalPipelineExecutor(
-        list(steps),
-        tasks=tasks,
-        workers=min(workers, tasks),
-        logging_dir=str(logging_dir),
-        start_method="fork",  # of a process with one thread, which has imported all that workers need
+        list(steps), tasks=tasks, workers=min(workers, tasks), logging_dir=str(logging_dir)
     )
     logging_dir.mkdir(parents=True, exist_ok=True)
     file = logging_dir / "executor.pickle"
     file.write_bytes(pickle.dumps(executor))
-    command = [sys.executable, "-m", "tasks.steps.run_executor", str(file)]
+    file.with_suffix(".error").unlink(missing_ok=True)
     try:
-        run_child(command, on_poll=on_poll)
+        run_child(bound_command("tasks.steps.run_executor", str(file)), on_poll=on_poll)
     except ChildFailed as failure:
-        raise _cause(file.with_suffix(".error"), logging_dir, failure) from None
+        raise _cause(file.with_suffix(".error"), failure) from None
 
 
 class ChildFailed(Exception):
@@ -93,7 +90,7 @@ def run_child(
                 time.sleep(POLL_SECONDS)
             on_poll()
         finally:
-            _kill_group(child)
+            _kill_all(child)
         output.seek(0)
         text = output.read().decode("utf-8", "replace")
     if child.returncode:
@@ -101,20 +98,40 @@ def run_child(
     return text
 
 
-def _kill_group(child: subprocess.Popen[bytes]) -> None:
+def _kill_all(child: subprocess.Popen[bytes]) -> None:
+    """Kills the child's process group, and descendants that left it, as torchrun's workers do."""
+    descendants = _descendants(child.pid)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
+    for process in descendants:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
     child.wait()
 
 
-def _cause(error_file: Path, root: Path, failure: ChildFailed) -> errors.TokenmillError:
+def _descendants(root: int) -> list[int]:
+    parents: dict[int, int] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = stat.read_text("utf-8", "replace").rpartition(")")[2].split()
+            parents[int(stat.parent.name)] = int(fields[1])
+    found = [root]
+    for process in found:
+        found += [child for child, parent in parents.items() if parent == process]
+    return found[1:]
+
+
+def _cause(error_file: Path, failure: ChildFailed) -> errors.TokenmillError:
     try:
         cause: dict[str, Any] = json.loads(error_file.read_text("utf-8"))
     except (OSError, ValueError):
         how = f"was killed by signal {-failure.returncode}" if failure.returncode < 0 else str(failure)
         return errors.StageError(f"a worker process ended early ({how}). Its last output:\n{failure.output}")
-    if "errno" in cause and (problem := disk_problem(OSError(cause["errno"], ""), root)):
-        return errors.StoreError(problem)
+    if cause.get("errno") is not None:
+        store = home() / "store"
+        error = OSError(cause["errno"], "", cause["filename"] or None)
+        if problem := disk_problem(error, store):
+            return errors.StoreError(problem)
     known = getattr(errors, cause["type"], None)
     if known is not None:
         return known(cause["message"])

@@ -1,5 +1,6 @@
 """Progress of a stage on its page in Prefect, at a bounded rate."""
 
+import contextlib
 import time
 from pathlib import Path
 from uuid import UUID
@@ -35,7 +36,8 @@ class Progress:
         if time.monotonic() < self.next_update:
             return
         self.next_update = time.monotonic() + EVERY_SECONDS
-        if self.artifact is None:
-            self.artifact = create_progress_artifact(progress=percent, description=self.title)
-        else:
-            update_progress_artifact(self.artifact, progress=percent)
+        with contextlib.suppress(Exception):  # a server that is away must not end the stage
+            if self.artifact is None:
+                self.artifact = create_progress_artifact(progress=percent, description=self.title)
+            else:
+                update_progress_artifact(self.artifact, progress=percent)

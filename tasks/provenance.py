@@ -24,7 +24,8 @@ from tasks.store import MANIFEST, REPORT, StageOutput, Store, write_json
 EXPERIMENT = "tokenmill"
 COMPUTED_BY = "_mlflow.json"  # lies in a stage's folder, beside Prefect's record
 DIGEST_CHARACTERS = 36  # MLflow's limit
-NAME_SAFE = re.compile(r"[^A-Za-z0-9_\-./ ]")
+NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_\- ]")
+NAME_CHARACTERS = 200  # MLflow's limit for a whole name is 250
 
 
 class Provenance:
@@ -91,7 +92,8 @@ class Provenance:
 
     def fail_stage(self, run_id: str, error: BaseException) -> None:
         """Closes the run of a stage that could not finish."""
-        self._log(run_id, tags={"error": f"{type(error).__name__}: {error}"[:4000]})
+        message = f"{type(error).__name__}: {error}"[:4000].encode("utf-8", "replace").decode()
+        self._log(run_id, tags={"error": message})
         self.client.set_terminated(run_id, RunStatus.to_string(RunStatus.FAILED))
 
     def log_metrics(self, run_id: str, values: dict[str, float], step: int) -> None:
@@ -105,7 +107,9 @@ class Provenance:
     def finish_pipeline(self, results: list[StageResult], succeeded: bool) -> None:
         """Closes the run of the pipeline with the figures of all its stages."""
         metrics = {
-            f"{result.output.stage}/{result.output.label or 'all'}/{name}": float(result.report[name])
+            f"{result.output.stage}/{safe_name(result.output.label or 'all')}/{name}": float(
+                result.report[name]
+            )
             for result in results
             for name in ("read", "kept")
             if name in result.report
@@ -150,8 +154,8 @@ class Provenance:
         now = int(time.time() * 1000)
         self.client.log_batch(
             run_id,
-            metrics=[Metric(NAME_SAFE.sub("_", k), float(v), now, step) for k, v in (metrics or {}).items()],
-            params=[Param(NAME_SAFE.sub("_", k), str(v)[:6000]) for k, v in (params or {}).items()],
+            metrics=[Metric(name, float(value), now, step) for name, value in (metrics or {}).items()],
+            params=[Param(name, str(value)[:6000]) for name, value in (params or {}).items()],
             tags=[RunTag(k, v) for k, v in (tags or {}).items()],
         )
 
@@ -161,10 +165,15 @@ def stage_metrics(report: Report) -> dict[str, float]:
     metrics = {name: float(value) for name, value in report.items() if isinstance(value, int | float)}
     for group in ("removed", "failed", "measures"):
         prefix = "" if group == "measures" else f"{group}/"
-        metrics |= {f"{prefix}{name}": float(value) for name, value in report.get(group, {}).items()}
+        metrics |= {f"{prefix}{safe_name(name)}": float(v) for name, v in report.get(group, {}).items()}
     if report.get("read"):
         metrics["removal_rate"] = 1 - report["kept"] / report["read"]
     return metrics
+
+
+def safe_name(name: str) -> str:
+    """A part of a metric's name that MLflow accepts, whatever a reason or a label holds."""
+    return NOT_IN_NAMES.sub("_", name)[:NAME_CHARACTERS] or "_"
 
 
 def _experiment(client: MlflowClient) -> str:

@@ -15,6 +15,7 @@ from tasks.store import Store, file_digest, write_json
 
 PATHS_LIST = ".paths.gz"  # Common Crawl's lists of files, one path a line
 PARALLEL_REQUESTS = 16
+HTTP_NOT_FOUND = 404
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,8 @@ def _expand(source: Source, uri: str) -> Iterator[str]:
         yield from _read_paths_list(source, where)
         return
     fs, path = url_to_fs(where)
-    if not any(character in uri for character in "*?["):
+    wildcards = "*" if "http" in where.partition("://")[0] else "*?["  # ? begins a query there
+    if not any(character in uri for character in wildcards):
         yield uri
         return
     found = sorted(fs.glob(path))
@@ -97,8 +99,11 @@ def _identity(source: Source, uri: str, digests: "_Digests") -> str:
     fs, path = url_to_fs(uri)
     try:
         info = fs.info(path)
-    except FileNotFoundError:
-        raise SourceError(f"source {source.name}: there is no file {uri}") from None
+    except FileNotFoundError as error:
+        # fsspec says this of a server that does not answer, too
+        if error.__cause__ is None or getattr(error.__cause__, "status", None) == HTTP_NOT_FOUND:
+            raise SourceError(f"source {source.name}: there is no file {uri}") from None
+        raise SourceError(f"source {source.name}: cannot reach {uri}: {error.__cause__!r}") from None
     except Exception as error:
         raise SourceError(f"source {source.name}: cannot reach {uri}: {error!r}") from None
     if info.get("type") == "directory":

@@ -221,8 +221,9 @@ class StageRunner:
         )
         with disk_errors(self.store.root):
             self.store.root.mkdir(parents=True, exist_ok=True)
-            self.store.sweep(stage.name)
-            output = run_stage(digest_of(recipe), list(inputs))
+            key = digest_of(recipe)
+            self.store.sweep(stage.name, keep=key)
+            output = run_stage(key, list(inputs))
         output = output if output.label == label else output.model_copy(update={"label": label})
         report = self.store.report(output)
         check_books(report, f"stage {named}", self.execution.max_failed_share)

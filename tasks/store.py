@@ -109,7 +109,7 @@ class Store:
             if folder.exists():
                 doomed = folder.with_name(f".{key}.{os.getpid()}.doomed")
                 folder.rename(doomed)
-                shutil.rmtree(doomed)
+                shutil.rmtree(doomed, ignore_errors=True)
 
     def commit(self, stage: str, key: str, recipe: dict[str, Any], label: str) -> StageOutput:
         """Describes the finished files in a manifest and renames the folder into place."""
@@ -126,13 +126,17 @@ class Store:
         _flush_to_disk(self.root / stage)
         return StageOutput(stage=stage, key=key, digest=digest, label=label)
 
-    def sweep(self, stage: str) -> None:
-        """Removes what killed runs left in a stage's folder and nobody came back for in a week."""
+    def sweep(self, stage: str, keep: str = "") -> None:
+        """Removes what killed runs left in a stage's folder and nobody came back for in a week.
+
+        Args:
+            keep: a key that is about to be resumed.
+        """
         folder = self.root / stage
         for leftover in folder.glob(".*.building") if folder.is_dir() else ():
             key = leftover.name[1:].removesuffix(".building")
-            if time.time() - leftover.stat().st_mtime > STALE_SECONDS:
-                with self.lock(f"{stage}-{key}", seconds=0) as held:
+            if key != keep and time.time() - leftover.stat().st_mtime > STALE_SECONDS:
+                with self.lock(record_of(stage, key), seconds=0) as held:
                     if held:
                         shutil.rmtree(leftover)
         for leftover in folder.glob(".*.doomed") if folder.is_dir() else ():
@@ -152,6 +156,11 @@ class Store:
         folder = self.root / ".locks"
         folder.mkdir(parents=True, exist_ok=True)
         return os.open(folder / name.replace("/", "-"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+
+def record_of(stage: str, key: str) -> str:
+    """Where Prefect's record of a stage lies in the store; also the name of the lock on its key."""
+    return f"{stage}/{key}/_prefect"
 
 
 def wait_for_flock(file: int, seconds: float | None) -> bool:
@@ -188,7 +197,8 @@ def disk_problem(error: OSError, root: Path) -> str | None:
         errno.EROFS: "the disk is read-only",
         errno.EACCES: "no permission to write",
     }
-    if error.errno not in causes:
+    outside = error.filename and not Path(os.fsdecode(error.filename)).is_relative_to(root)
+    if error.errno not in causes or outside:
         return None
     return f"{causes[error.errno]}: store {root}. Free some space, or set TOKENMILL_HOME to another disk"
 

@@ -1,10 +1,10 @@
 """Text generation: a sample from a checkpoint, with the record that it follows from."""
 
 import json
-import sys
 from typing import Any
 
 from pipeline_config.errors import StageError
+from pipeline_config.processes import bound_command
 from tasks.executor import ChildFailed, run_child
 from tasks.run import Run
 from tasks.stage import Report, Stage, Work
@@ -38,7 +38,7 @@ def _build(work: Work) -> Report:
     }
     write_json(scratch / "config.json", config)
     try:
-        run_child([sys.executable, "-m", "model.generate", str(scratch / "config.json")])
+        run_child(bound_command("model.generate", str(scratch / "config.json")))
     except ChildFailed as failure:
         raise StageError(
             f"text generation ended with {failure}. Its last output:\n{failure.output}"

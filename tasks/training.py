@@ -1,12 +1,14 @@
 """Training: torchrun in a child process, its curves to MLflow while it runs, and a checkpoint."""
 
 import json
-import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from prefect.logging import get_run_logger
+
 from pipeline_config.errors import TrainingError
+from pipeline_config.processes import bound_command
 from pipeline_config.settings import Training
 from tasks.executor import ChildFailed, run_child
 from tasks.run import Run
@@ -65,10 +67,9 @@ def _run_trainer(settings: Training, scratch: Path, curves: "Curves") -> None:
     error = scratch / "error.txt"
     for leftover in (error, curves.path):  # of an interrupted attempt
         leftover.unlink(missing_ok=True)
-    command = [
-        *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-        *("--nproc-per-node", str(settings.processes), "-m", "model.train", str(scratch / "config.json")),
-    ]
+    processes = ("--standalone", "--nproc-per-node", str(settings.processes))
+    trainer = ("-m", "model.train", str(scratch / "config.json"))
+    command = bound_command("torch.distributed.run", *processes, *trainer)
     threads = {"OMP_NUM_THREADS": str(settings.threads), "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
     try:
         run_child(command, on_poll=curves.update, environment=threads)
@@ -102,7 +103,10 @@ class Curves:
         step = int(point.pop("step"))
         self.last = point
         if self.work.tracking_run:
-            self.provenance.log_metrics(self.work.tracking_run, point, step)
+            try:
+                self.provenance.log_metrics(self.work.tracking_run, point, step)
+            except Exception as error:  # a tracker that is away must not end the training
+                get_run_logger().warning("step %d was not recorded in MLflow: %r", step, error)
         self.work.progress.show(100.0 * (step + 1) / self.work.settings.steps)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
-from tasks.steps.processes import die_with_parent
+from pipeline_config.processes import die_with_parent
 
 MEMORY_LIMIT = "memory_limit"
 PAGES_PER_CHILD = 1000  # a fresh child now and then bounds what leaks

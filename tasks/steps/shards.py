@@ -6,6 +6,7 @@ read = kept + removed + failed can be checked.
 """
 
 import json
+import multiprocessing
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -13,14 +14,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import multiprocess
 import pyarrow as pa
 import pyarrow.parquet as pq
 from datatrove.data import Document, DocumentsPipeline
 from datatrove.pipeline.base import PipelineStep
 
 from pipeline_config.errors import TokenmillError
-from tasks.steps.processes import die_with_parent
+from pipeline_config.processes import die_with_parent
 
 FATE, COUNTS = "_fate", "_counts"  # metadata that steps hand to the writer
 ROWS_PER_GROUP = 1000
@@ -251,7 +251,7 @@ def read_documents(path: str | Path) -> Iterator[Document]:
 
 def join_parent() -> None:
     """Lets a worker die with the process that started it."""
-    if multiprocess.parent_process() is not None:
+    if multiprocessing.parent_process() is not None:
         die_with_parent()
 
 

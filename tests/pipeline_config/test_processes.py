@@ -17,7 +17,7 @@ time.sleep(60)
 """
 OBEDIENT = """
 import time
-from tasks.steps.processes import die_with_parent
+from pipeline_config.processes import die_with_parent
 die_with_parent()
 print("ready", flush=True)
 time.sleep(60)

@@ -1,9 +1,11 @@
 """Runs pipelines of DataTrove steps in a child process, and reports how far they are."""
 
 import contextlib
+import errno
 import json
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -18,10 +20,12 @@ from datatrove.pipeline.base import PipelineStep
 from pipeline_config import errors
 from pipeline_config.environment import home
 from pipeline_config.processes import bound_command
+from tasks.steps.run_executor import CAUSE
 from tasks.store import disk_problem
 
 POLL_SECONDS = 0.05
-OUTPUT_TAIL_CHARACTERS = 3000
+OUTPUT_TAIL_CHARACTERS = 12_000
+SMALLEST_FILE_BYTES = 65_536
 
 
 def run_pipeline(
@@ -46,11 +50,10 @@ def run_pipeline(
     logging_dir.mkdir(parents=True, exist_ok=True)
     file = logging_dir / "executor.pickle"
     file.write_bytes(pickle.dumps(executor))
-    file.with_suffix(".error").unlink(missing_ok=True)
     try:
         run_child(bound_command("tasks.steps.run_executor", str(file)), on_poll=on_poll)
     except ChildFailed as failure:
-        raise _cause(file.with_suffix(".error"), failure) from None
+        raise _cause(failure) from None
 
 
 class ChildFailed(Exception):
@@ -121,14 +124,17 @@ def _descendants(root: int) -> list[int]:
     return found[1:]
 
 
-def _cause(error_file: Path, failure: ChildFailed) -> errors.TokenmillError:
+def _cause(failure: ChildFailed) -> errors.TokenmillError:
+    store = home() / "store"
+    last_line = failure.output.strip().rpartition("\n")[2]
     try:
-        cause: dict[str, Any] = json.loads(error_file.read_text("utf-8"))
-    except (OSError, ValueError):
+        cause: dict[str, Any] = json.loads(last_line.removeprefix(CAUSE))
+    except ValueError:
+        if shutil.disk_usage(home()).free < SMALLEST_FILE_BYTES:
+            return errors.StoreError(str(disk_problem(OSError(errno.ENOSPC, ""), store)))
         how = f"was killed by signal {-failure.returncode}" if failure.returncode < 0 else str(failure)
         return errors.StageError(f"a worker process ended early ({how}). Its last output:\n{failure.output}")
     if cause.get("errno") is not None:
-        store = home() / "store"
         error = OSError(cause["errno"], "", cause["filename"] or None)
         if problem := disk_problem(error, store):
             return errors.StoreError(problem)

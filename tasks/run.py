@@ -44,19 +44,20 @@ class Run:
         """The output of a stage, computed or from the store, and recorded either way."""
         tracking_run = self.provenance.start_stage(stage, label, settings)
         try:
-            result = self.runner.run(
-                stage,
-                build,
-                settings,
-                label=label,
-                inputs=inputs,
-                content=content,
-                tracking_run=tracking_run,
-            )
+            with disk_errors(self.store.root):
+                result = self.runner.run(
+                    stage,
+                    build,
+                    settings,
+                    label=label,
+                    inputs=inputs,
+                    content=content,
+                    tracking_run=tracking_run,
+                )
+                self.provenance.finish_stage(tracking_run, stage, result, list(inputs))
         except BaseException as error:
             self.provenance.fail_stage(tracking_run, error)
             raise
-        self.provenance.finish_stage(tracking_run, stage, result, list(inputs))
         self.results.append(result)
         get_run_logger().info(as_sentence(result))
         return result.output

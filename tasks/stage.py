@@ -205,7 +205,7 @@ class StageRunner:
 
         def build_stage(key: str, inputs: list[StageOutput]) -> StageOutput:
             computed.append(True)
-            with disk_errors(self.store.root):
+            with disk_errors(self.store.root):  # here too: Prefect shows what the task raised
                 return self._build(stage, build, settings, recipe, key, label, inputs, tracking_run)
 
         named = f"{stage.title}: {label}" if label else stage.title
@@ -219,11 +219,10 @@ class StageRunner:
             persist_result=True,
             cache_result_in_memory=False,
         )
-        with disk_errors(self.store.root):
-            self.store.root.mkdir(parents=True, exist_ok=True)
-            key = digest_of(recipe)
-            self.store.sweep(stage.name, keep=key)
-            output = run_stage(key, list(inputs))
+        key = digest_of(recipe)
+        self.store.root.mkdir(parents=True, exist_ok=True)
+        self.store.sweep(stage.name, keep=key)
+        output = run_stage(key, list(inputs))
         output = output if output.label == label else output.model_copy(update={"label": label})
         report = self.store.report(output)
         check_books(report, f"stage {named}", self.execution.max_failed_share)

@@ -1,8 +1,8 @@
 """Runs a pickled DataTrove executor: `python -m tasks.steps.run_executor FILE`.
 
 A process of its own keeps DataTrove's workers small (they have what this process imported, not the flow) and
-makes the whole tree of them killable. What went wrong is left beside the file as FILE.error, for the parent
-to raise.
+makes the whole tree of them killable. What went wrong is its last line, for the parent to raise: a file for
+it could not be written to a full disk.
 """
 
 import json
@@ -19,16 +19,17 @@ from typing import Any
 
 from pipeline_config import errors
 
+CAUSE = "tokenmill-cause "
 TRACEBACK_CHARACTERS = 4000
 
 
 def main(path: Path) -> int:
-    """Runs the executor; the exit code is 0, or 1 with the cause in FILE.error."""
+    """Runs the executor; the exit code is 0, or 1 with the cause in the last line."""
     try:
         executor = pickle.loads(path.read_bytes())
         run_ranks(executor) if executor.workers > 1 else executor.run()
     except BaseException as error:
-        path.with_suffix(".error").write_text(json.dumps(describe(error)), "utf-8")
+        print(f"\n{CAUSE}{json.dumps(describe(error))}", file=sys.stderr)
         return 1
     return 0
 

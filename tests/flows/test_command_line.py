@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from flows.build_corpus import build_corpus
+from pipeline_config.errors import SourceError
+from pipeline_config.presets import load_settings
 from tasks.steps.sample_crawl import warc_record
 
 Start = Callable[..., subprocess.Popen[str]]
@@ -70,14 +73,20 @@ BAD_FILES = [
 
 
 @pytest.mark.parametrize(("content", "expected"), BAD_FILES)
-def test_a_bad_input_file_is_named(command: Start, tmp_path: Path, content: bytes | None, expected: str):
+def test_a_bad_input_file_is_named(home: Path, tmp_path: Path, content: bytes | None, expected: str):
     if content is not None:
         (tmp_path / "page.warc.gz").write_bytes(content)
-    home = tmp_path / "home"
-    code, errors = run(command, home, preset=crawl_preset(tmp_path))
+    with pytest.raises(SourceError, match=expected) as raised:
+        build_corpus(load_settings(crawl_preset(tmp_path)))
+    assert "page.warc.gz" in str(raised.value)
+    assert not half_made(home)
+
+
+def test_an_error_in_a_run_is_the_last_line_and_the_exit_code(command: Start, tmp_path: Path):
+    (tmp_path / "page.warc.gz").write_bytes(RECORD[:-20])
+    code, errors = run(command, tmp_path / "home", preset=crawl_preset(tmp_path))
     last_line = errors.strip().splitlines()[-1]
     assert code == 1
     assert last_line.startswith("error: ")
-    assert "page.warc.gz" in last_line
-    assert expected in last_line
-    assert not half_made(home)
+    assert "page.warc.gz is cut off" in last_line
+    assert not half_made(tmp_path / "home")

@@ -72,7 +72,7 @@ def test_records_are_the_same_by_http_and_from_disk(crawl_server: str, shared_da
 
 @pytest.mark.slow
 def test_a_corpus_by_http_is_the_corpus_from_disk(crawl_server: str, shared_data: Path, home: Path):
-    common = ["url_filtering.use_integrated_lists=false", "execution.workers=2"]
+    common = ["url_filtering.use_integrated_lists=false", "sources.0.max_warcs=1", "execution.workers=2"]
     by_http = build_corpus(load_settings("common-crawl", [*common, *overrides(crawl_server)]))
     from_disk = build_corpus(load_settings("common-crawl", [*common, *overrides(str(shared_data / "crawl"))]))
     assert by_http.outputs["corpus"].digest == from_disk.outputs["corpus"].digest

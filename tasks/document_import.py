@@ -4,7 +4,7 @@ from functools import partial
 
 from pipeline_config.settings import Source
 from tasks.run import Run
-from tasks.sources import SourceFile, dataset_identity, source_files
+from tasks.sources import SourceFile, dataset_identity, origin_of, source_files
 from tasks.stage import Report, Stage, Work
 from tasks.steps.document_import import ReadDocuments, reader_of
 from tasks.steps.shards import WriteShard
@@ -22,16 +22,17 @@ def import_documents(run: Run, source: Source) -> StageOutput:
     files = source_files(source, run.store)
     for file in files:
         reader_of(file.uri)
+    content = [
+        dataset_identity(source, run.store) if source.dataset else {},
+        *({"path": file.path, "content": file.identity} for file in files),
+    ]
     return run.stage(
         STAGE,
         partial(_build, source=source, files=files),
         source.fields,
         label=source.name,
-        content=[
-            {"source": source.name, "dump": source.dump},
-            dataset_identity(source, run.store) if source.dataset else {},
-            *({"path": file.path, "content": file.identity} for file in files),
-        ],
+        content=[{"source": source.name, "dump": source.dump}, *content],
+        origin=origin_of(source, content),
     )
 
 

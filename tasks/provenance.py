@@ -18,6 +18,7 @@ from prefect.runtime import flow_run
 from pipeline_config.environment import artifact_root, tracking_uri
 from pipeline_config.settings import Settings
 from tasks.databases import create_once
+from tasks.sources import Origin
 from tasks.stage import Report, Stage, StageResult
 from tasks.store import MANIFEST, REPORT, StageOutput, Store, write_json
 
@@ -70,7 +71,14 @@ class Provenance:
         self._log(run_id, params=_flatten(settings.model_dump(mode="json")))
         return run_id
 
-    def finish_stage(self, run_id: str, stage: Stage, result: StageResult, inputs: list[StageOutput]) -> None:
+    def finish_stage(
+        self,
+        run_id: str,
+        stage: Stage,
+        result: StageResult,
+        inputs: list[StageOutput],
+        origin: Origin | None = None,
+    ) -> None:
         """Records what the stage made of what, and closes its run."""
         output, folder = result.output, self.store.path(result.output)
         if not result.cached:
@@ -85,7 +93,7 @@ class Provenance:
             },
             metrics=stage_metrics(result.report) | {"task_seconds": result.seconds},
         )
-        self._log_datasets(run_id, inputs, output, result.report)
+        self._log_datasets(run_id, inputs, output, result.report, origin)
         for name in (MANIFEST, REPORT, *(() if result.cached else stage.artifacts)):
             self._log_artifact(run_id, folder / name)
         self.client.set_terminated(run_id)
@@ -125,22 +133,25 @@ class Provenance:
             self.client.log_artifact(run_id, str(path))
 
     def _log_datasets(
-        self, run_id: str, inputs: list[StageOutput], output: StageOutput, report: Report
+        self,
+        run_id: str,
+        inputs: list[StageOutput],
+        output: StageOutput,
+        report: Report,
+        origin: Origin | None,
     ) -> None:
         consumed = [self._dataset(dataset, {}, "input") for dataset in inputs]
+        if origin is not None:
+            profile = json.dumps({"source": origin.name})
+            consumed.append(_dataset_input(origin.name, origin.digest, origin.uri, profile, "input"))
         self.client.log_inputs(run_id, [*consumed, self._dataset(output, report, "output")])
         self.client.log_inputs(self.parent, [self._dataset(output, report, "output")])
 
     def _dataset(self, output: StageOutput, report: Report, context: str) -> DatasetInput:
         counts = {name: report[name] for name in ("read", "kept") if name in report}
-        dataset = Dataset(
-            name=f"{output.stage} {output.label}".strip(),
-            digest=output.digest[:DIGEST_CHARACTERS],
-            source_type="local",
-            source=json.dumps({"uri": str(self.store.path(output))}),
-            profile=json.dumps({"stage": output.stage, "key": output.key, **counts}),
-        )
-        return DatasetInput(dataset, [InputTag("mlflow.data.context", context)])
+        profile = json.dumps({"stage": output.stage, "key": output.key, **counts})
+        name = f"{output.stage} {output.label}".strip()
+        return _dataset_input(name, output.digest, str(self.store.path(output)), profile, context)
 
     def _log(
         self,
@@ -158,6 +169,17 @@ class Provenance:
             params=[Param(name, str(value)[:6000]) for name, value in (params or {}).items()],
             tags=[RunTag(k, v) for k, v in (tags or {}).items()],
         )
+
+
+def _dataset_input(name: str, digest: str, uri: str, profile: str, context: str) -> DatasetInput:
+    dataset = Dataset(
+        name=name,
+        digest=digest[:DIGEST_CHARACTERS],
+        source_type="local",
+        source=json.dumps({"uri": uri}),
+        profile=profile,
+    )
+    return DatasetInput(dataset, [InputTag("mlflow.data.context", context)])
 
 
 def stage_metrics(report: Report) -> dict[str, float]:

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from pipeline_config.environment import home
 from pipeline_config.settings import Settings
 from tasks.funnel import as_markdown, as_sentence
+from tasks.sources import Origin
 from tasks.stage import Report, Stage, StageResult, StageRunner, Work
 from tasks.store import StageOutput, Store, disk_errors
 
@@ -40,8 +41,15 @@ class Run:
         label: str = "",
         inputs: Sequence[StageOutput] = (),
         content: Sequence[Any] = (),
+        origin: Origin | None = None,
     ) -> StageOutput:
-        """The output of a stage, computed or from the store, and recorded either way."""
+        """The output of a stage, computed or from the store, and recorded either way.
+
+        Args:
+            inputs: outputs of other stages; their content digests are part of the key.
+            content: whatever else determines the output, as plain data.
+            origin: where content from outside the store came from, for the records.
+        """
         tracking_run = self.provenance.start_stage(stage, label, settings)
         try:
             with disk_errors(self.store.root):
@@ -54,7 +62,7 @@ class Run:
                     content=content,
                     tracking_run=tracking_run,
                 )
-                self.provenance.finish_stage(tracking_run, stage, result, list(inputs))
+                self.provenance.finish_stage(tracking_run, stage, result, list(inputs), origin)
         except BaseException as error:
             self.provenance.fail_stage(tracking_run, error)
             raise

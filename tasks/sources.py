@@ -11,7 +11,7 @@ from fsspec.core import url_to_fs
 
 from pipeline_config.errors import SourceError
 from pipeline_config.settings import Source
-from tasks.store import Store, file_digest, write_json
+from tasks.store import Store, digest_of, file_digest, write_json
 
 PATHS_LIST = ".paths.gz"  # Common Crawl's lists of files, one path a line
 PARALLEL_REQUESTS = 16
@@ -25,6 +25,21 @@ class SourceFile:
     path: str
     uri: str
     identity: str
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Content from outside the store, as the records name it."""
+
+    name: str
+    uri: str
+    digest: str
+
+
+def origin_of(source: Source, content: Any) -> Origin:
+    """A source as an input of a stage; `content` is what names its content in the stage's key."""
+    uri = source.dataset or "/".join(filter(None, (source.base, *source.uris[:1])))
+    return Origin(source.name, uri, digest_of(content))
 
 
 def source_files(source: Source, store: Store) -> list[SourceFile]:

@@ -222,7 +222,11 @@ class StageRunner:
         key = digest_of(recipe)
         self.store.root.mkdir(parents=True, exist_ok=True)
         self.store.sweep(stage.name, keep=key)
-        output = run_stage(key, list(inputs))
+        try:
+            output = run_stage(key, list(inputs))
+        except Exception:
+            self.store.remove_loose_files()
+            raise
         output = output if output.label == label else output.model_copy(update={"label": label})
         report = self.store.report(output)
         check_books(report, f"stage {named}", self.execution.max_failed_share)

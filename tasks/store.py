@@ -142,6 +142,12 @@ class Store:
         for leftover in folder.glob(".*.doomed") if folder.is_dir() else ():
             shutil.rmtree(leftover, ignore_errors=True)
 
+    def remove_loose_files(self) -> None:
+        """Removes what Prefect persists of a failed task, in the store's root: nobody reads it there."""
+        for path in self.root.iterdir():
+            if path.is_file():
+                path.unlink(missing_ok=True)
+
     @contextlib.contextmanager
     def lock(self, name: str, seconds: float | None = None) -> Iterator[bool]:
         """Holds a lock; yields whether it was had within `seconds` (None waits for ever)."""

@@ -4,7 +4,7 @@ from functools import partial
 
 from pipeline_config.settings import Source
 from tasks.run import Run
-from tasks.sources import SourceFile, source_files
+from tasks.sources import SourceFile, origin_of, source_files
 from tasks.stage import Report, Stage, Work
 from tasks.steps.shards import POINTER_SCHEMA, WriteShard
 from tasks.steps.url_filtering import FilterUrls, ReadPointers
@@ -30,16 +30,15 @@ def filter_urls(run: Run, source: Source, crawl: StageOutput | None = None) -> S
         SourceError: a WARC file is missing, empty, damaged, or not a WARC file.
     """
     files = warc_files(run, source, crawl)
+    content = [{"path": file.path, "content": file.identity} for file in files]
     return run.stage(
         STAGE,
         partial(_build, source=source, files=files),
         run.settings.url_filtering,
         label=source.name,
         inputs=[crawl] if crawl else [],
-        content=[
-            {"source": source.name, "dump": source.dump},
-            *({"path": file.path, "content": file.identity} for file in files),
-        ],
+        content=[{"source": source.name, "dump": source.dump}, *content],
+        origin=None if crawl else origin_of(source, content),
     )
 
 

@@ -24,12 +24,10 @@ def run(start: Start, home: Path, *arguments: str, **options: str) -> tuple[int,
 
 
 def half_made(home: Path) -> list[Path]:
-    """Outputs without a manifest, and folders of unfinished work."""
-    return [
-        folder
-        for folder in home.glob("store/*/*")
-        if folder.is_dir() and (folder.name.startswith(".") or not (folder / "manifest.json").is_file())
-    ]
+    """Loose files in the store, outputs without a manifest, and folders of unfinished work."""
+    loose = [path for path in home.glob("store/*") if path.is_file()]
+    folders = [path for path in home.glob("store/*/*") if path.is_dir()]
+    return loose + [path for path in folders if path.name[0] == "." or not (path / "manifest.json").is_file()]
 
 
 @pytest.mark.parametrize(

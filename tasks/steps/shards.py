@@ -8,6 +8,7 @@ read = kept + removed + failed can be checked.
 import json
 import multiprocessing
 import os
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -115,9 +116,9 @@ class DecidingStep(PipelineStep):
 
     type = "DECIDE"
 
+    @abstractmethod
     def decide(self, document: Document) -> Fate | None:
         """None to keep the document (perhaps changed), else why it goes no further."""
-        raise NotImplementedError(f"{type(self).__name__} decides nothing")
 
     def run(self, data: DocumentsPipeline, rank: int = 0, world_size: int = 1) -> DocumentsPipeline:
         for document in data:

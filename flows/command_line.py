@@ -17,6 +17,8 @@ from tasks.funnel import as_text
 from tasks.run import Run, warm_up
 from tasks.store import StageOutput, Store
 
+INTERRUPTED = 130  # as shells report SIGINT
+
 
 class Outcome(BaseModel):
     """What a flow made: its outputs by name, and the funnel as text."""
@@ -47,6 +49,9 @@ def run_command(flow: Callable[[Settings], Outcome], arguments: list[str] | None
         outcome = flow(settings)
     except TokenmillError as error:
         sys.exit(_fail(error, 1))
+    except KeyboardInterrupt:
+        print("interrupted: the same command goes on where this one stopped", file=sys.stderr)
+        sys.exit(INTERRUPTED)
     except Exception:
         check_disk_or_exit()
         raise

@@ -1,5 +1,6 @@
 """kill -9 of the flow process at random moments: a rerun ends as if nothing had happened."""
 
+import contextlib
 import os
 import random
 import signal
@@ -10,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from flows.command_line import INTERRUPTED
 from tasks.store import MANIFEST
 
 Start = Callable[..., subprocess.Popen[str]]
 KILLS, SEED = 20, 20261129
 SHORTEST_SECONDS, LONGEST_SECONDS = 2.0, 25.0  # from the imports to the training
+STOP_SECONDS = 10
 
 
 def finish(process: subprocess.Popen[str]) -> None:
@@ -29,9 +32,14 @@ def digests(home: Path) -> dict[str, str]:
     }
 
 
-def descendants_of(group: int) -> list[str]:
-    found = subprocess.run(["ps", "-eo", "pgid,sid,args"], capture_output=True, text=True, check=True).stdout
-    return [line for line in found.splitlines() if line.split()[:2][1] == str(group)]
+def processes_of(home: Path) -> list[str]:
+    """Command lines of all processes that work on a data folder, whoever their parent is by now."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if str(home).encode() in (folder / "environ").read_bytes():
+                found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+    return found
 
 
 @pytest.mark.slow
@@ -62,12 +70,25 @@ def killed(process: subprocess.Popen[str], seconds: float) -> bool:
 
 
 @pytest.mark.slow
-def test_a_killed_flow_leaves_no_process_behind(command: Start, tmp_path: Path):
-    process = command(tmp_path / "home", "execution.workers=2")
-    time.sleep(12)
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate(timeout=60)
-    deadline = time.monotonic() + 10
-    while (left := descendants_of(process.pid)) and time.monotonic() < deadline:
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_a_flow_that_is_stopped_leaves_no_process_behind(command: Start, tmp_path: Path, how: signal.Signals):
+    home = tmp_path / "home"
+    process = command(home, "execution.workers=2")
+    wait_for_workers(home)
+    os.kill(process.pid, how)
+    deadline = time.monotonic() + STOP_SECONDS
+    _, errors = process.communicate(timeout=STOP_SECONDS)
+    while (left := processes_of(home)) and time.monotonic() < deadline:
         time.sleep(0.2)
     assert not left
+    if how == signal.SIGINT:
+        assert process.returncode == INTERRUPTED
+        assert "the same command goes on where this one stopped" in errors
+
+
+def wait_for_workers(home: Path) -> None:
+    """Waits until the flow has started a stage's processes."""
+    deadline = time.monotonic() + 100
+    while not any("run_executor" in line for line in processes_of(home)):
+        assert time.monotonic() < deadline, "the flow started no workers"
+        time.sleep(0.2)

@@ -17,7 +17,7 @@ from pipeline_config.environment import home
 from pipeline_config.errors import TokenmillError
 from pipeline_config.processes import bound_command
 
-START_SECONDS, STOP_SECONDS = 200, 3
+START_SECONDS, STOP_SECONDS, MOST_LAUNCHES = 200, 3, 4
 DATABASE_URL = "PREFECT_SERVER_DATABASE_CONNECTION_URL"
 DATABASE_URLS = {DATABASE_URL, "PREFECT_API_DATABASE_CONNECTION_URL"}
 _server: subprocess.Popen[bytes] | None = None
@@ -25,38 +25,49 @@ _server: subprocess.Popen[bytes] | None = None
 
 def start() -> None:
     """Starts the server, unless the environment names one or a Prefect profile might."""
-    global _server
     if {"PREFECT_API_URL", "PREFECT_PROFILE"} & os.environ.keys() or not home().is_dir():
         return
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    log = _log_file().open("ab")
-    _server = subprocess.Popen(
-        bound_command("flows.prefect_server", str(port)),
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
-    )
-    atexit.register(_stop)
     os.environ["PREFECT_API_URL"] = f"http://127.0.0.1:{port}/api"
+    _launch(port)
+    atexit.register(_stop)
+
+
+def _launch(port: int) -> None:
+    global _server
+    with _log_file().open("ab") as log:
+        _server = subprocess.Popen(
+            bound_command("flows.prefect_server", str(port)),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
 
 
 def wait() -> None:
     """Waits until the server that `start` started answers.
 
+    One that ends is started again: two servers that fill in the same fresh database can trip each other.
+
     Raises:
-        TokenmillError: it ended, or did not answer in time.
+        TokenmillError: it ended again and again, or did not answer in time.
     """
-    deadline = time.monotonic() + START_SECONDS
+    deadline, launches = time.monotonic() + START_SECONDS, 1
     while _server is not None:
         try:
             with urllib.request.urlopen(os.environ["PREFECT_API_URL"] + "/health", timeout=5):
                 return
         except OSError:
             pass
-        if _server.poll() is not None or time.monotonic() > deadline:
-            raise TokenmillError(f"Prefect's server did not start; its log is {_log_file()}")
+        ended = _server.poll() is not None
+        if ended and launches < MOST_LAUNCHES:
+            launches += 1
+            _launch(int(os.environ["PREFECT_API_URL"].split(":")[2].partition("/")[0]))
+        elif ended or time.monotonic() > deadline:
+            tail = _log_file().read_text("utf-8", "replace")[-1000:]
+            raise TokenmillError(f"Prefect's server did not start. Its log {_log_file()} ends with:\n{tail}")
         time.sleep(0.05)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunStatus, RunTag
+from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME
 from prefect.runtime import flow_run
@@ -24,6 +25,7 @@ from tasks.store import MANIFEST, REPORT, StageOutput, Store, write_json
 
 EXPERIMENT = "tokenmill"
 COMPUTED_BY = "_mlflow.json"  # lies in a stage's folder, beside Prefect's record
+LOG_ATTEMPTS = 5
 DIGEST_CHARACTERS = 36  # MLflow's limit
 NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_\- ]")
 NAME_CHARACTERS = 200  # MLflow's limit for a whole name is 250
@@ -144,8 +146,20 @@ class Provenance:
         if origin is not None:
             profile = json.dumps({"source": origin.name})
             consumed.append(_dataset_input(origin.name, origin.digest, origin.uri, profile, "input"))
-        self.client.log_inputs(run_id, [*consumed, self._dataset(output, report, "output")])
-        self.client.log_inputs(self.parent, [self._dataset(output, report, "output")])
+        self._log_inputs(run_id, [*consumed, self._dataset(output, report, "output")])
+        self._log_inputs(self.parent, [self._dataset(output, report, "output")])
+
+    def _log_inputs(self, run_id: str, inputs: list[DatasetInput]) -> None:
+        """Adds datasets to a run. Two runs that bring MLflow the same new one at once trip each other."""
+        for attempt in range(LOG_ATTEMPTS):
+            try:
+                self.client.log_inputs(run_id, inputs)
+            except MlflowException:
+                if attempt == LOG_ATTEMPTS - 1:
+                    raise
+                time.sleep(0.2)
+            else:
+                return
 
     def _dataset(self, output: StageOutput, report: Report, context: str) -> DatasetInput:
         counts = {name: report[name] for name in ("read", "kept") if name in report}

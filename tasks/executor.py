@@ -126,9 +126,9 @@ def _descendants(root: int) -> list[int]:
 
 def _cause(failure: ChildFailed) -> errors.TokenmillError:
     store = home() / "store"
-    last_line = failure.output.strip().rpartition("\n")[2]
+    said = [line for line in failure.output.splitlines() if line.startswith(CAUSE)]
     try:
-        cause: dict[str, Any] = json.loads(last_line.removeprefix(CAUSE))
+        cause: dict[str, Any] = json.loads(said[-1].removeprefix(CAUSE) if said else "")
     except ValueError:
         if shutil.disk_usage(home()).free < SMALLEST_FILE_BYTES:
             return errors.StoreError(str(disk_problem(OSError(errno.ENOSPC, ""), store)))

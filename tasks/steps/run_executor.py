@@ -1,8 +1,8 @@
 """Runs a pickled DataTrove executor: `python -m tasks.steps.run_executor FILE`.
 
 A process of its own keeps DataTrove's workers small (they have what this process imported, not the flow) and
-makes the whole tree of them killable. What went wrong is its last line, for the parent to raise: a file for
-it could not be written to a full disk.
+makes the whole tree of them killable. What went wrong is a line of its output, for the parent to raise: a file
+for it could not be written to a full disk.
 """
 
 import json
@@ -24,7 +24,7 @@ TRACEBACK_CHARACTERS = 4000
 
 
 def main(path: Path) -> int:
-    """Runs the executor; the exit code is 0, or 1 with the cause in the last line."""
+    """Runs the executor; the exit code is 0, or 1 with the cause in a line of its own."""
     try:
         executor = pickle.loads(path.read_bytes())
         run_ranks(executor) if executor.workers > 1 else executor.run()

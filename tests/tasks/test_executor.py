@@ -14,7 +14,8 @@ from datatrove.data import Document
 from datatrove.pipeline.base import PipelineStep
 
 from pipeline_config.errors import LedgerError, StageError, StoreError, TokenmillError
-from tasks.executor import ChildFailed, run_child, run_pipeline
+from tasks.executor import ChildFailed, _cause, run_child, run_pipeline
+from tasks.steps.run_executor import CAUSE
 from tasks.steps.shards import join_parent
 
 MARK = "TOKENMILL_TEST_MARK"
@@ -99,6 +100,12 @@ def test_a_killed_worker_among_several_does_not_hang_the_run(tmp_path: Path) -> 
         run_pipeline(
             [Write(tmp_path, "killed")], tasks=2, workers=2, logging_dir=tmp_path / "logs", on_poll=give_up
         )
+
+
+def test_the_cause_is_found_though_other_workers_go_on_talking() -> None:
+    cause = json.dumps({"type": "LedgerError", "message": "one record has no fate"})
+    raised = _cause(ChildFailed(1, f"before\n{CAUSE}{cause}\n2026 | SUCCESS | done for rank=1\n"))
+    assert (type(raised), str(raised)) == (LedgerError, "one record has no fate")
 
 
 def test_the_cause_of_an_earlier_attempt_is_not_told_again(tmp_path: Path) -> None:

@@ -6,7 +6,9 @@ from pipeline_config.environment import prepare
 
 prepare()
 
-if sys.argv[0] == "-m" and "flows.prefect_server" not in sys.orig_argv:
+OTHERS = {"flows.prefect_server", "flows.serve"}  # is one; needs one that stays
+
+if sys.argv[0] == "-m" and not OTHERS & set(sys.orig_argv):
     # `python -m flows.X`: the server gets ready while this process still imports.
     from flows import prefect_server
 

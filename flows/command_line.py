@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import logging
 import sys
 from collections.abc import Callable
 from typing import Any, Self
@@ -14,7 +15,8 @@ from pipeline_config.errors import StoreError, TokenmillError
 from pipeline_config.presets import load_settings, preset_names
 from pipeline_config.settings import Settings
 from tasks.funnel import as_text
-from tasks.run import Run, warm_up
+from tasks.run import Run
+from tasks.sender import warm_up
 from tasks.store import StageOutput, Store
 
 INTERRUPTED = 130  # as shells report SIGINT
@@ -42,13 +44,14 @@ def run_command(flow: Callable[[Settings], Outcome], arguments: list[str] | None
         settings = load_settings(chosen.preset, chosen.overrides)
         check_home()
     except TokenmillError as error:
-        sys.exit(_fail(error, 2))
+        sys.exit(fail(error, 2))
     warm_up()
+    errors_in_one_line()
     try:
         prefect_server.wait()
         outcome = flow(settings)
     except TokenmillError as error:
-        sys.exit(_fail(error, 1))
+        sys.exit(fail(error, 1))
     except KeyboardInterrupt:
         print("interrupted: the same command goes on where this one stopped", file=sys.stderr)
         sys.exit(INTERRUPTED)
@@ -93,14 +96,27 @@ def _commands() -> str:
     )
 
 
+def errors_in_one_line() -> None:
+    """Takes Prefect's traceback off the log of errors that say themselves what is wrong."""
+    for name in ("prefect.flow_runs", "prefect.task_runs"):
+        logging.getLogger(name).addFilter(_without_traceback)
+
+
+def _without_traceback(record: logging.LogRecord) -> bool:
+    if record.exc_info and isinstance(record.exc_info[1], TokenmillError):
+        record.exc_info = None
+    return True
+
+
 def check_disk_or_exit() -> None:
     """Ends with a clear error if the disk is full: databases say it in a hundred ways."""
     try:
         check_home()
     except StoreError as error:
-        sys.exit(_fail(error, 1))
+        sys.exit(fail(error, 1))
 
 
-def _fail(error: TokenmillError, code: int) -> int:
+def fail(error: TokenmillError, code: int) -> int:
+    """Prints an error as one line, and returns the exit code."""
     print(f"error: {error}", file=sys.stderr)
     return code

@@ -36,6 +36,10 @@ def prepare() -> None:
         "PREFECT_HOME": str(folder / "prefect"),
         "HF_HOME": str(folder / "cache" / "huggingface"),
         "MLFLOW_ENABLE_ASYNC_LOGGING": "false",
+        # Records wait on disk while MLflow is away: its client need not insist.
+        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+        "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+        "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
     }.items():
         os.environ.setdefault(name, value)
     with contextlib.suppress(OSError):  # check_home() says so, when something is about to be written
@@ -73,3 +77,20 @@ def tracking_uri() -> str:
 def artifact_root() -> Path:
     """Where MLflow's artifacts lie when it records to the default SQLite file."""
     return home() / "mlflow" / "artifacts"
+
+
+def mlflow_ui() -> str:
+    """Address of MLflow's pages: the tracking server's, or where the command that we print serves them."""
+    uri = tracking_uri()
+    return uri.rstrip("/") if uri.startswith("http") else "http://127.0.0.1:5000"
+
+
+def mlflow_page(experiment: str, run_id: str, part: str = "") -> str:
+    """Address of a run's page; without the parameters MLflow opens its pages for agents."""
+    where = f"/experiments/{experiment}/runs/{run_id}{part}?workflowType=machine_learning"
+    return f"{mlflow_ui()}/?workflowType=machine_learning#{where}"
+
+
+def prefect_ui() -> str:
+    """Address of Prefect's pages: `PREFECT_UI_URL`, or where the command that we print serves them."""
+    return (os.environ.get("PREFECT_UI_URL") or "http://127.0.0.1:4200").rstrip("/")

@@ -7,7 +7,8 @@
     ├── StageError        a stage could not finish
     │   ├── LedgerError   read != kept + removed + failed
     │   └── CanaryError   an implausible share of the records failed, or nothing was kept
-    └── TrainingError     the trainer stopped
+    ├── TrainingError     the trainer stopped
+    └── AuditError        a question that the records cannot answer
 
 A message says the value, where it is, and what to do. Every class takes one string, so that an
 error raised in a worker process arrives whole in the process that started it.
@@ -44,3 +45,7 @@ class CanaryError(StageError):
 
 class TrainingError(TokenmillError):
     """The training process ended with an error."""
+
+
+class AuditError(TokenmillError):
+    """A question to the records that names something they do not hold, or that cannot be asked so."""

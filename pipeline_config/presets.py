@@ -1,5 +1,6 @@
 """Named settings (`presets/*.yaml`) and `section.field=value` overrides."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
@@ -31,6 +32,59 @@ def load_settings(preset: str, overrides: list[str] | tuple[str, ...] = ()) -> S
         return Settings.model_validate(values)
     except ValidationError as error:
         raise SettingsError(_explain(error)) from None
+
+
+def apply_overrides(settings: Settings, overrides: list[str] | tuple[str, ...]) -> Settings:
+    """Settings with overrides applied. A path may be short where only one setting fits it.
+
+    Raises:
+        SettingsError: an unknown or ambiguous field, or a refused value.
+    """
+    values = settings.model_dump(mode="json")
+    for override in overrides:
+        path, equals, text = override.partition("=")
+        _apply(values, f"{full_path(values, path)}{equals}{text}")
+    try:
+        return Settings.model_validate(values)
+    except ValidationError as error:
+        raise SettingsError(_explain(error)) from None
+
+
+def full_path(values: dict[str, Any], path: str) -> str:
+    """The one path of a setting that a short path fits: `quality.min_doc_words` is enough.
+
+    A part fits a name that begins with it, or that has all its words in order; levels may be left out.
+
+    Raises:
+        SettingsError: several settings fit.
+    """
+    known = list(_paths(values))
+    if path in known or path.split(".")[0] == "sources":
+        return path
+    wanted = path.split(".")
+    found = [name for name in known if _fits(wanted, name.split("."))]
+    if len(found) > 1:
+        raise SettingsError(f"{path}: several settings fit: {', '.join(found)}. Give one of them whole")
+    return found[0] if found else path
+
+
+def _paths(values: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    for name, value in values.items():
+        yield f"{prefix}{name}"
+        if isinstance(value, dict):
+            yield from _paths(value, f"{prefix}{name}.")
+
+
+def _fits(wanted: list[str], name: list[str]) -> bool:
+    if not wanted or not _part_fits(wanted[-1], name[-1]):
+        return False
+    rest = iter(name[:-1])
+    return all(any(_part_fits(part, level) for level in rest) for part in wanted[:-1])
+
+
+def _part_fits(part: str, name: str) -> bool:
+    words = iter(name.split("_"))
+    return all(any(word == found for found in words) for word in part.split("_"))
 
 
 def _read_preset(preset: str) -> dict[str, Any]:

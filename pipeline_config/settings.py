@@ -74,6 +74,9 @@ class Source(Section):
     """Cleaning stages that the documents of this source pass."""
     fields: FieldMapping = FieldMapping()
     """Field mapping, for `documents`."""
+    takedown: tuple[str, ...] = ()
+    """Lists of documents that must go: YAML files (any fsspec URL) with `reason`, `date` and `entries`,
+    each a `url`, `url_prefix`, `domain` or `id`. Their content is part of the key."""
 
     @model_validator(mode="after")
     def _has_an_input(self) -> "Source":
@@ -361,6 +364,24 @@ class TextGeneration(Section):
     """Seed of the sampler."""
 
 
+class CorpusPublication(Section):
+    """The corpus with its card and report."""
+
+    samples: int = Field(default=10, ge=0, le=1000)
+    """Documents to show: of those kept, and of those removed for each reason."""
+    domains: Count = 20
+    """Domains to list, those with the most documents."""
+    seed: int = Field(default=0, ge=0, lt=2**63)
+    """Another seed shows other documents."""
+
+
+class ModelPublication(Section):
+    """The checkpoint with its card."""
+
+    name: str = Field(default="", max_length=100, pattern=r"^[A-Za-z0-9._-]*$")
+    """Name of the registered model; empty for `tokenmill-<name of the run>`."""
+
+
 class Execution(Section):
     """How the work is done. Nothing here changes a byte of the output."""
 
@@ -387,8 +408,10 @@ class Settings(Section):
     document_split: DocumentSplit = DocumentSplit()
     bpe_training: BpeTraining = BpeTraining()
     packing: Packing = Packing()
+    corpus_publication: CorpusPublication = CorpusPublication()
     training: Training = Training()
     text_generation: TextGeneration = TextGeneration()
+    model_publication: ModelPublication = ModelPublication()
     execution: Execution = Execution()
 
     @model_validator(mode="after")

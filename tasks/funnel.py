@@ -50,7 +50,7 @@ def _cells(result: StageResult) -> tuple[str, ...]:
         result.output.stage,
         result.output.label,
         *counts,
-        f"{report.get('seconds', 0):.1f}",
+        f"{result.computing_seconds:.1f}",
         "cached" if result.cached else "",
     )
 

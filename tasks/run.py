@@ -1,18 +1,20 @@
 """A pipeline run: settings, store, records, and the stages that ran so far."""
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any
 
-from prefect.artifacts import create_markdown_artifact
+from prefect.artifacts import create_link_artifact, create_markdown_artifact
 from prefect.logging import get_run_logger
+from prefect.runtime import flow_run
 from pydantic import BaseModel
 
 from pipeline_config.environment import home
 from pipeline_config.settings import Settings
 from tasks.funnel import as_markdown, as_sentence
+from tasks.lineage import RunRecord, code_version, new_run_id, node_of, now
+from tasks.records import Records
 from tasks.sources import Origin
 from tasks.stage import Report, Stage, StageResult, StageRunner, Work
 from tasks.store import StageOutput, Store, disk_errors
@@ -24,13 +26,24 @@ class Run:
     """One pass through the pipeline; flows that call each other share it."""
 
     def __init__(self, settings: Settings):
-        from tasks.provenance import Provenance  # MLflow takes seconds to import; see warm_up()
-
         self.settings = settings
         self.store = Store(home() / "store")
         self.runner = StageRunner(self.store, settings.execution)
-        self.provenance = Provenance(self.store)
+        self.record = RunRecord(
+            id=new_run_id(),
+            name=settings.name,
+            started=now(),
+            code=code_version(),
+            flow=str(flow_run.flow_name or ""),
+            flow_run_id=str(flow_run.id or ""),
+            settings=settings.model_dump(mode="json"),
+        )
+        self.record.save()
+        self.records = Records(self.store, self.record)
         self.results: list[StageResult] = []
+        self.stage_records: dict[str, str] = {}
+        self.pages: dict[str, tuple[str, str]] = {}
+        self.refused = False
 
     def stage(
         self,
@@ -50,7 +63,7 @@ class Run:
             content: whatever else determines the output, as plain data.
             origin: where content from outside the store came from, for the records.
         """
-        tracking_run = self.provenance.start_stage(stage, label, settings)
+        tracking_run = self.records.start_stage(stage, label, settings)
         try:
             with disk_errors(self.store.root):
                 result = self.runner.run(
@@ -62,25 +75,55 @@ class Run:
                     content=content,
                     tracking_run=tracking_run,
                 )
-                self.provenance.finish_stage(tracking_run, stage, result, list(inputs), origin)
+                node = node_of(result.output, inputs)
+                self.records.finish_stage(tracking_run, stage, result, node, origin)
         except BaseException as error:
-            self.provenance.fail_stage(tracking_run, error)
+            with contextlib.suppress(OSError):  # a full disk is told of already
+                self.records.fail_stage(tracking_run, error)
             raise
+        self.stage_records[stage.name] = tracking_run
+        self.record.nodes.append(node)
+        self.record.save()
         self.results.append(result)
         get_run_logger().info(as_sentence(result))
         return result.output
 
+    def attach_page(self, output: StageOutput, name: str, title: str) -> None:
+        """Links a page among the artifacts of a stage from the pages of the pipeline run."""
+        record = self.store.computation(output).get("record") or self.stage_records[output.stage]
+        self.pages[title] = (record, f"/artifacts/{name}")
 
-def warm_up() -> None:
-    """Imports MLflow and opens its database in the background, while Prefect's server starts."""
+    def refuse(self) -> None:
+        """Says that the run's outputs must not be taken for a result: it ends as failed."""
+        self.refused = True
 
-    def open_records() -> None:
-        from tasks.provenance import Provenance
+    def finish(self, succeeded: bool) -> None:
+        """Closes the run and its records."""
+        succeeded = succeeded and not self.refused
+        self.record.status = "finished" if succeeded else "failed"
+        self.record.finished = now()
+        self.record.save()
+        if self.results:
+            table = as_markdown(self.results)
+            self.records.log_text(table, "funnel.md")
+            self.records.describe_pipeline(table, self.pages)
+        self.records.finish_pipeline(self.results, succeeded)
+        self.records.close()
+        if self.results:
+            create_markdown_artifact(
+                f"{table}\n\n{self._links()}", key="funnel", description="What each stage kept"
+            )
 
-        with contextlib.suppress(Exception):  # the run itself meets the same problem, and says so
-            Provenance(Store(home() / "store"))
-
-    threading.Thread(target=open_records, daemon=True).start()
+    def _links(self) -> str:
+        """Links from Prefect's page to MLflow's, as far as MLflow has the records."""
+        places = {"this run in MLflow": ("", "")} | self.pages
+        links = []
+        for title, (record, part) in places.items():
+            if address := self.records.page(record, part):
+                key = title.lower().replace(" ", "-")
+                create_link_artifact(address, link_text=title, key=key, description=title)
+                links.append(f"[{title}]({address})")
+        return " · ".join(links)
 
 
 @contextlib.contextmanager
@@ -92,7 +135,7 @@ def open_run(settings: Settings) -> Iterator[Run]:
         return
     with disk_errors(home()):
         run = Run(settings)
-        run.provenance.start_pipeline(settings)
+        run.records.start_pipeline(settings)
     token = _active.set(run)
     succeeded = False
     try:
@@ -100,8 +143,5 @@ def open_run(settings: Settings) -> Iterator[Run]:
         succeeded = True
     finally:
         _active.reset(token)
-        if run.results:
-            table = as_markdown(run.results)
-            create_markdown_artifact(key="funnel", markdown=table, description="What each stage kept")
-            run.provenance.log_text(table, "funnel.md")
-        run.provenance.finish_pipeline(run.results, succeeded)
+        with disk_errors(home()), contextlib.suppress(*(() if succeeded else (OSError,))):
+            run.finish(succeeded)

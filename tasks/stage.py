@@ -26,7 +26,7 @@ from pipeline_config.settings import Execution
 from tasks.caching import stage_cache
 from tasks.executor import run_pipeline
 from tasks.progress import Progress
-from tasks.store import REPORT, StageOutput, Store, digest_of, disk_errors, write_json
+from tasks.store import COMPUTATION, REPORT, StageOutput, Store, digest_of, disk_errors, write_json
 
 Report = dict[str, Any]
 
@@ -173,6 +173,12 @@ class StageResult:
     report: Report
     cached: bool
     seconds: float
+    computation: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def computing_seconds(self) -> float:
+        """Seconds that the computation took, whenever that was."""
+        return float(self.computation.get("seconds", 0.0))
 
 
 class StageRunner:
@@ -230,7 +236,8 @@ class StageRunner:
         output = output if output.label == label else output.model_copy(update={"label": label})
         report = self.store.report(output)
         check_books(report, f"stage {named}", self.execution.max_failed_share)
-        return StageResult(output, report, not computed, time.monotonic() - started)
+        seconds = time.monotonic() - started
+        return StageResult(output, report, not computed, seconds, self.store.computation(output))
 
     def _build(
         self,
@@ -255,13 +262,14 @@ class StageRunner:
         started = time.monotonic()
         try:
             report = build(work)
-            report["seconds"] = round(time.monotonic() - started, 3)
             check_books(report, f"stage {stage.title} {label}".strip(), self.execution.max_failed_share)
         except Exception:
             self.store.discard(stage.name, key)  # a failed stage leaves nothing behind
             raise
         _tidy(folder)
         write_json(folder / REPORT, report)
+        seconds = round(time.monotonic() - started, 3)
+        write_json(folder / COMPUTATION, {"seconds": seconds, "record": tracking_run})
         return self.store.commit(stage.name, key, recipe, label)
 
 

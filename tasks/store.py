@@ -4,9 +4,9 @@
     <store>/<stage>/.<key>.building  one that is being made, or that was interrupted
     <store>/.locks/                  one lock file for each key
 
-A folder becomes visible by one rename, when it is whole. The manifest lists every file but the report,
-which holds seconds: two runs of one recipe have the same manifest, byte for byte. Locks are `flock`s: the
-kernel drops them when their process dies, however it dies.
+A folder becomes visible by one rename, when it is whole. The manifest lists every file but those that begin
+with an underscore, which say how and when the output came about: two runs of one recipe have the same
+manifest, byte for byte. Locks are `flock`s: the kernel drops them when their process dies, however it dies.
 """
 
 import contextlib
@@ -27,7 +27,8 @@ from pydantic import BaseModel, ConfigDict
 from pipeline_config.errors import StageError, StoreError
 
 MANIFEST, REPORT = "manifest.json", "report.json"
-NOT_CONTENT = ("removed/", "clusters/")  # what was removed is on record, but nothing is made from it
+COMPUTATION = "_computation.json"  # seconds, and the record of the run that computed it
+NOT_CONTENT = ("removed/", "clusters/", REPORT)  # on record, but nothing is made from it
 STALE_SECONDS = 7 * 24 * 3600
 
 
@@ -58,10 +59,15 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def json_text(value: Any) -> str:
+    """JSON for files: readable, and the same text for the same value."""
+    return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+
 def write_json(path: Path, value: Any) -> None:
-    """Writes a file whole or not at all; readable, and the same bytes for the same value."""
+    """Writes a file whole or not at all."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n", "utf-8")
+    temporary.write_text(json_text(value), "utf-8")
     os.replace(temporary, path)
 
 
@@ -86,6 +92,16 @@ class Store:
     def report(self, output: StageOutput) -> dict[str, Any]:
         """The counts of the stage that made the output."""
         return json.loads((self.path(output) / REPORT).read_text("utf-8"))
+
+    def computation(self, output: StageOutput) -> dict[str, Any]:
+        """How the output was made: `seconds`, `record` of the run that did it, SHA-256 of the `manifest`."""
+        return self._read_computation(self.path(output))
+
+    def _read_computation(self, folder: Path) -> dict[str, Any]:
+        try:
+            return json.loads((folder / COMPUTATION).read_text("utf-8"))
+        except (OSError, ValueError):
+            return {}
 
     def find(self, stage: str, key: str, label: str = "") -> StageOutput | None:
         """The committed output of a key, if it is there with all its files in their full size."""
@@ -114,13 +130,15 @@ class Store:
     def commit(self, stage: str, key: str, recipe: dict[str, Any], label: str) -> StageOutput:
         """Describes the finished files in a manifest and renames the folder into place."""
         building = self.building_folder(stage, key)
-        files = [_describe(path, building) for path in _files_below(building) if path.name != REPORT]
-        content = [[file["path"], file["sha256"]] for file in files if _is_content(file["path"])]
-        if not content:
+        paths = [path for path in files_below(building) if not is_sidecar(path) and path.name != MANIFEST]
+        files = [describe_file(path, building) for path in paths]
+        if not any(_is_content(file["path"]) for file in files):
             raise StageError(f"stage {stage} ({label}) made no files")
-        digest = digest_of(content)
+        digest = content_digest(files)
         manifest = {"stage": stage, "key": key, "digest": digest, "recipe": recipe, "files": files}
         write_json(building / MANIFEST, manifest)
+        made = self._read_computation(building) | {"manifest": file_digest(building / MANIFEST)}
+        write_json(building / COMPUTATION, made)
         _flush_to_disk(building)
         building.rename(self.folder(stage, key))
         _flush_to_disk(self.root / stage)
@@ -213,11 +231,23 @@ def _is_content(path: str) -> bool:
     return not path.startswith(NOT_CONTENT)
 
 
-def _files_below(folder: Path) -> list[Path]:
+def content_digest(files: list[dict[str, Any]]) -> str:
+    """The digest of an output, from its manifest's list of files."""
+    return digest_of([[file["path"], file["sha256"]] for file in files if _is_content(file["path"])])
+
+
+def is_sidecar(path: Path) -> bool:
+    """Whether a file says how an output came about, and is no part of it."""
+    return path.name.startswith("_")
+
+
+def files_below(folder: Path) -> list[Path]:
+    """All files of a folder, in order."""
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
-def _describe(path: Path, folder: Path) -> dict[str, Any]:
+def describe_file(path: Path, folder: Path) -> dict[str, Any]:
+    """A file's line in a manifest: path, bytes, SHA-256, and rows of a Parquet file."""
     description = {
         "path": path.relative_to(folder).as_posix(),
         "bytes": path.stat().st_size,
@@ -229,7 +259,7 @@ def _describe(path: Path, folder: Path) -> dict[str, Any]:
 
 
 def _flush_to_disk(folder: Path) -> None:
-    for path in [*_files_below(folder), folder] if folder.joinpath(MANIFEST).exists() else [folder]:
+    for path in [*files_below(folder), folder] if folder.joinpath(MANIFEST).exists() else [folder]:
         descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)

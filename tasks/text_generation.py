@@ -19,7 +19,7 @@ STAGE = Stage(
 def generate_text(run: Run, checkpoint: StageOutput) -> StageOutput:
     """`generation.json`: prompt, sampler settings, seed, ids and text."""
     output = run.stage(STAGE, _build, run.settings.text_generation, label="all", inputs=[checkpoint])
-    run.provenance.log_text(read_record(run, output)["text"], "generated.txt")
+    run.records.log_text(read_record(run, output)["text"], "generated.txt")
     return output
 
 

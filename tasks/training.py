@@ -1,22 +1,19 @@
 """Training: torchrun in a child process, its curves to MLflow while it runs, and a checkpoint."""
 
 import json
+import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from prefect.logging import get_run_logger
+from typing import Any
 
 from pipeline_config.errors import TrainingError
 from pipeline_config.processes import bound_command
 from pipeline_config.settings import Training
 from tasks.executor import ChildFailed, run_child
+from tasks.records import Records
 from tasks.run import Run
 from tasks.stage import Report, Stage, Work
 from tasks.store import StageOutput, write_json
-
-if TYPE_CHECKING:
-    from tasks.provenance import Provenance
 
 STAGE = Stage(
     "training",
@@ -25,6 +22,7 @@ STAGE = Stage(
     libraries=("numpy", "safetensors", "torch"),
     artifacts=("checkpoint", "losses.jsonl"),
 )
+SECONDS_BETWEEN_POINTS = 2.0
 
 
 def train_model(run: Run, tokens: StageOutput, tokenizer: StageOutput) -> StageOutput:
@@ -36,7 +34,7 @@ def train_model(run: Run, tokens: StageOutput, tokenizer: StageOutput) -> StageO
     weights = {source.name: source.weight for source in run.settings.sources}
     return run.stage(
         STAGE,
-        partial(_build, weights=weights, provenance=run.provenance),
+        partial(_build, weights=weights, records=run.records),
         run.settings.training,
         label="all",
         inputs=[tokens, tokenizer],
@@ -44,7 +42,7 @@ def train_model(run: Run, tokens: StageOutput, tokenizer: StageOutput) -> StageO
     )
 
 
-def _build(work: Work, weights: dict[str, float], provenance: "Provenance") -> Report:
+def _build(work: Work, weights: dict[str, float], records: Records) -> Report:
     tokens, tokenizer = work.inputs
     scratch = work.folder / "scratch"
     scratch.mkdir(exist_ok=True)
@@ -58,7 +56,7 @@ def _build(work: Work, weights: dict[str, float], provenance: "Provenance") -> R
         "facts": {"tokens_digest": tokens.digest, "tokenizer_digest": tokenizer.digest},
     }
     write_json(scratch / "config.json", config)
-    curves = Curves(scratch / "metrics.jsonl", work, provenance)
+    curves = Curves(scratch / "metrics.jsonl", work, records)
     _run_trainer(work.settings, scratch, curves)
     return _report(work, config, curves)
 
@@ -77,37 +75,42 @@ def _run_trainer(settings: Training, scratch: Path, curves: "Curves") -> None:
         if error.is_file():
             raise TrainingError(error.read_text("utf-8")) from None
         raise TrainingError(f"the trainer ended with {failure}. Its last output:\n{failure.output}") from None
+    finally:
+        curves.send()
 
 
 class Curves:
-    """Follows the trainer's metrics file and passes new points on."""
+    """Follows the trainer's metrics file and passes new points on, a few seconds' worth at a time."""
 
-    def __init__(self, path: Path, work: Work, provenance: "Provenance"):
+    def __init__(self, path: Path, work: Work, records: Records):
         self.path = path
         self.work = work
-        self.provenance = provenance
+        self.records = records
         self.position = 0
+        self.points: list[tuple[int, dict[str, float]]] = []
         self.last: dict[str, float] = {}
+        self.sent = time.monotonic()
 
     def update(self) -> None:
-        """Sends the points that came since the last call."""
+        """Reads the points that came since the last call."""
         if not self.path.is_file():
             return
         with self.path.open(encoding="utf-8") as file:
             file.seek(self.position)
             while (line := file.readline()).endswith("\n"):
                 self.position = file.tell()
-                self._send(json.loads(line))
+                self.last = json.loads(line)
+                step = int(self.last.pop("step"))
+                self.points.append((step, self.last))
+                self.work.progress.show(100.0 * (step + 1) / self.work.settings.steps)
+        if time.monotonic() - self.sent > SECONDS_BETWEEN_POINTS:
+            self.send()
 
-    def _send(self, point: dict[str, float]) -> None:
-        step = int(point.pop("step"))
-        self.last = point
-        if self.work.tracking_run:
-            try:
-                self.provenance.log_metrics(self.work.tracking_run, point, step)
-            except Exception as error:  # a tracker that is away must not end the training
-                get_run_logger().warning("step %d was not recorded in MLflow: %r", step, error)
-        self.work.progress.show(100.0 * (step + 1) / self.work.settings.steps)
+    def send(self) -> None:
+        """Records the points that were read."""
+        if self.points and self.work.tracking_run:
+            self.records.log_points(self.work.tracking_run, self.points)
+        self.points, self.sent = [], time.monotonic()
 
 
 def _report(work: Work, config: dict[str, Any], curves: Curves) -> Report:

@@ -4,6 +4,7 @@ import os
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 _HOME = tempfile.mkdtemp(prefix="tokenmill-tests-")
 os.environ["TOKENMILL_HOME"] = _HOME
@@ -12,6 +13,7 @@ for _name in ("PREFECT_HOME", "PREFECT_API_URL", "PREFECT_PROFILE"):
     os.environ.pop(_name, None)
 
 import pytest  # noqa: E402
+import yaml  # noqa: E402
 
 from pipeline_config.environment import prepare  # noqa: E402
 
@@ -27,6 +29,58 @@ SHARED_DATA = PROJECT.parent / "shared" / "data"
 
 def pytest_sessionstart() -> None:
     prefect_server.wait()
+
+
+TINY = {
+    "sources": [{"name": "documentation", "kind": "installed_documentation", "dump": "TINY"}],
+    "sample_crawl": {"max_text_bytes": 250_000, "warc_files": 2},
+    "url_filtering": {"use_integrated_lists": False},
+    "quality_filtering": {
+        "gopher_repetition": None,
+        "gopher_quality": {"max_non_alpha_words_ratio": 0.5},
+        "c4": {"filter_curly_bracket": False},
+        "fineweb": None,
+    },
+    "document_split": {"validation_share": 0.2},
+    "bpe_training": {"vocabulary_size": 400},
+    "training": {
+        "model": {"layers": 1, "heads": 2, "width": 32, "max_context": 32},
+        "steps": 12,
+        "rows_per_step": 4,
+        "threads": 1,
+        "warmup_steps": 2,
+        "validation_every_steps": 5,
+        "checkpoint_every_steps": 4,
+        "learning_rate": 0.01,
+    },
+    "text_generation": {"max_tokens": 8},
+    "execution": {"workers": 1},
+}
+
+
+@pytest.fixture(scope="session")
+def tiny_preset(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Path of a preset file whose main path takes half a minute."""
+    path = tmp_path_factory.mktemp("presets") / "tiny.yaml"
+    path.write_text(yaml.safe_dump(TINY, sort_keys=False), "utf-8")
+    return str(path)
+
+
+@pytest.fixture(scope="session")
+def tiny_run(tmp_path_factory: pytest.TempPathFactory, tiny_preset: str) -> SimpleNamespace:
+    """One undisturbed run of the main path on the tiny preset: `home`, `outcome` and its `record`.
+
+    Shared by the whole session: tests may add runs to the data folder, and leave this one as it is.
+    """
+    from flows.train_language_model import train_language_model
+    from pipeline_config.presets import load_settings
+    from tasks.lineage import all_runs
+
+    home = tmp_path_factory.mktemp("tiny")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TOKENMILL_HOME", str(home))
+        outcome = train_language_model(load_settings(tiny_preset))
+        return SimpleNamespace(home=home, outcome=outcome, record=all_runs()[-1])
 
 
 @pytest.fixture

@@ -67,8 +67,12 @@ REMOVED_SCHEMA = pa.schema(
         ("fate", pa.string()),
         ("reason", pa.string()),
         ("value", pa.string()),
+        ("dump", pa.string()),
+        ("date", pa.string()),
         ("file_path", pa.string()),
         ("warc_offset", pa.int64()),
+        ("warc_length", pa.int64()),
+        ("payload_digest", pa.string()),
         ("excerpt", pa.string()),
     ]
 )

@@ -7,44 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import yaml
 
 from pipeline_config.presets import load_settings
 from pipeline_config.settings import Settings
-
-TINY = {
-    "sources": [{"name": "documentation", "kind": "installed_documentation", "dump": "TINY"}],
-    "sample_crawl": {"max_text_bytes": 250_000, "warc_files": 2},
-    "url_filtering": {"use_integrated_lists": False},
-    "quality_filtering": {
-        "gopher_repetition": None,
-        "gopher_quality": {"max_non_alpha_words_ratio": 0.5},
-        "c4": {"filter_curly_bracket": False},
-        "fineweb": None,
-    },
-    "document_split": {"validation_share": 0.2},
-    "bpe_training": {"vocabulary_size": 400},
-    "training": {
-        "model": {"layers": 1, "heads": 2, "width": 32, "max_context": 32},
-        "steps": 12,
-        "rows_per_step": 4,
-        "threads": 1,
-        "warmup_steps": 2,
-        "validation_every_steps": 5,
-        "checkpoint_every_steps": 4,
-        "learning_rate": 0.01,
-    },
-    "text_generation": {"max_tokens": 8},
-    "execution": {"workers": 1},
-}
-
-
-@pytest.fixture(scope="session")
-def tiny_preset(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Path of a preset file whose main path takes half a minute."""
-    path = tmp_path_factory.mktemp("presets") / "tiny.yaml"
-    path.write_text(yaml.safe_dump(TINY, sort_keys=False), "utf-8")
-    return str(path)
 
 
 @pytest.fixture

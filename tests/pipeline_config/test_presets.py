@@ -3,7 +3,7 @@
 import pytest
 
 from pipeline_config.errors import SettingsError
-from pipeline_config.presets import PRESETS, load_settings, preset_names
+from pipeline_config.presets import PRESETS, apply_overrides, full_path, load_settings, preset_names
 from pipeline_config.settings import SampleCrawl
 
 GOOD = "sources: [{name: web, kind: warc, uris: [a.warc.gz]}]\n"
@@ -151,3 +151,103 @@ def test_a_file_that_is_no_preset_is_refused_by_name(preset_file, text, message)
 def test_a_preset_with_a_wrong_value_is_refused_with_its_path(preset_file, text, message):
     with pytest.raises(SettingsError, match=message):
         load_settings(preset_file(text))
+
+
+NESTED = {
+    "sources": [{"name": "web", "weight": 1.0}],
+    "quality_filtering": {"gopher_quality": {"min_doc_words": 50, "max_doc_words": 9}, "c4": None},
+    "bpe_training": {"seed": 1},
+    "training": {"steps": 3, "warmup_steps": 1, "model": {"width": 2}},
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        pytest.param("training.steps", "training.steps", id="whole"),
+        pytest.param("min_doc_words", "quality_filtering.gopher_quality.min_doc_words", id="last name"),
+        pytest.param(
+            "quality.min_doc_words", "quality_filtering.gopher_quality.min_doc_words", id="a word of a level"
+        ),
+        pytest.param(
+            "quality_filtering.min_doc_words",
+            "quality_filtering.gopher_quality.min_doc_words",
+            id="a level left out",
+        ),
+        pytest.param("gopher.min", "quality_filtering.gopher_quality.min_doc_words", id="words of both"),
+        pytest.param("c4", "quality_filtering.c4", id="a section"),
+        pytest.param("training", "training", id="a whole name wins over a word of another"),
+        pytest.param("bpe.seed", "bpe_training.seed", id="first word of a level"),
+        pytest.param("model.width", "training.model.width", id="inner levels"),
+        pytest.param("sources.0.weight", "sources.0.weight", id="sources stay as they are"),
+        pytest.param("sources.7.nothing", "sources.7.nothing", id="sources are looked at later"),
+        pytest.param("nothing", "nothing", id="unknown names stay as they are"),
+        pytest.param("width.model", "width.model", id="levels in another order"),
+        pytest.param("words_doc", "words_doc", id="words in another order"),
+        pytest.param("min_doc_word", "min_doc_word", id="parts of words"),
+        pytest.param("", "", id="empty"),
+        pytest.param("..", "..", id="only dots"),
+    ],
+)
+def test_a_short_path_means_the_one_setting_that_fits(path, found):
+    assert full_path(NESTED, path) == found
+
+
+@pytest.mark.parametrize(
+    ("path", "fitting"),
+    [
+        pytest.param(
+            "doc_words",
+            "quality_filtering.gopher_quality.min_doc_words, quality_filtering.gopher_quality.max_doc_words",
+            id="two fields",
+        ),
+        pytest.param("steps", "training.steps, training.warmup_steps", id="a whole name and a word"),
+        pytest.param("quality", "quality_filtering, quality_filtering.gopher_quality", id="two levels"),
+    ],
+)
+def test_a_short_path_that_fits_several_settings_is_refused_with_them(path, fitting):
+    with pytest.raises(SettingsError, match="several settings fit") as caught:
+        full_path(NESTED, path)
+    assert str(caught.value) == f"{path}: several settings fit: {fitting}. Give one of them whole"
+
+
+def test_overrides_change_what_they_name_and_nothing_else():
+    settings = load_settings("sample")
+    changed = apply_overrides(
+        settings, ["quality.min_doc_words=30", "sources.0.weight=2", "min_doc_words=31"]
+    )
+    assert changed.quality_filtering.gopher_quality.min_doc_words == 31
+    assert changed.sources[0].weight == 2
+    expected = load_settings(
+        "sample", ["quality_filtering.gopher_quality.min_doc_words=31", "sources.0.weight=2"]
+    )
+    assert changed == expected
+    assert settings == load_settings("sample")
+
+
+def test_no_overrides_change_nothing():
+    settings = load_settings("mini-crawl")
+    assert apply_overrides(settings, []) == settings
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        pytest.param(
+            "min_doc_words=-1", "quality_filtering.gopher_quality.min_doc_words: -1", id="refused value"
+        ),
+        pytest.param("min_doc_words", "is not of the form section.field=value", id="no value"),
+        pytest.param("=1", "'=1' is not of the form", id="no path"),
+        pytest.param("nothing=1", "nothing: there is no such setting", id="unknown"),
+        pytest.param("seed=1", "several settings fit", id="ambiguous"),
+        pytest.param("min_doc_words=[1", "is not a YAML value", id="not YAML"),
+        pytest.param("min_doc_words=!!python/object:x {}", "is not a YAML value", id="a YAML object"),
+        pytest.param("min_doc_words='; DROP TABLE x", "is not a YAML value", id="SQL"),
+        pytest.param("sources.0.weight=0", "sources.0.weight: 0", id="in a source"),
+        pytest.param("sources.9.weight=1", "list of", id="a source that is not there"),
+        pytest.param("min_doc_words.x=1", "there is no such|has no fields", id="below a value"),
+    ],
+)
+def test_a_wrong_override_of_settings_is_refused(override, message):
+    with pytest.raises(SettingsError, match=message):
+        apply_overrides(load_settings("sample"), [override])

@@ -196,7 +196,7 @@ def test_a_failed_build_leaves_nothing_and_may_be_tried_again(store: Store, runn
         in_flow(lambda: runner.run(STAGE, fail, Choice()))
     assert leftovers(store) == []
     result = in_flow(lambda: runner.run(STAGE, Writer(), Choice()))
-    assert [file["path"] for file in store.manifest(result.output)["files"]] == [FILE]
+    assert [file["path"] for file in store.manifest(result.output)["files"]] == [FILE, "report.json"]
 
 
 def test_an_interrupted_build_goes_on_where_it_was(store: Store, runner: StageRunner) -> None:
@@ -224,8 +224,8 @@ def test_what_only_the_making_needed_is_not_in_the_output(store: Store, runner: 
     files = {
         p.relative_to(store.path(output)).as_posix() for p in store.path(output).rglob("*") if p.is_file()
     }
-    assert files == {FILE, "manifest.json", "report.json", "_prefect"}
-    assert store.report(output)["seconds"] >= 0
+    assert files == {FILE, "manifest.json", "report.json", "_computation.json", "_prefect"}
+    assert store.computation(output)["seconds"] >= 0
 
 
 @pytest.mark.parametrize(

@@ -28,12 +28,15 @@ FILES = {
 }
 
 
-def commit(store: Store, files: dict[str, str], key: str = KEY, seconds: float = 1.0) -> StageOutput:
+def commit(
+    store: Store, files: dict[str, str], key: str = KEY, seconds: float = 1.0, read: int = 1
+) -> StageOutput:
     folder = store.building_folder("stage", key)
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
-    write_json(folder / "report.json", {"read": 1, "seconds": seconds})
+    write_json(folder / "report.json", {"read": read})
+    write_json(folder / "_computation.json", {"seconds": seconds, "record": "r"})
     return store.commit("stage", key, RECIPE, "label")
 
 
@@ -46,7 +49,10 @@ def test_a_committed_output_is_found_with_its_digest(store: Store) -> None:
     output = commit(store, FILES)
     assert store.find("stage", KEY, "label") == output
     assert store.path(output) == store.root / "stage" / KEY
-    assert store.report(output) == {"read": 1, "seconds": 1.0}
+    assert store.report(output) == {"read": 1}
+    made = store.computation(output)
+    assert (made["seconds"], made["record"]) == (1.0, "r")
+    assert made["manifest"] == hashlib.sha256((store.path(output) / "manifest.json").read_bytes()).hexdigest()
 
 
 def test_nothing_is_found_under_another_key_or_stage(store: Store) -> None:
@@ -61,7 +67,7 @@ def test_a_building_folder_is_invisible_to_find(store: Store) -> None:
     assert store.find("stage", KEY) is None
 
 
-def test_the_manifest_has_the_recipe_and_every_file_but_the_report(store: Store) -> None:
+def test_the_manifest_has_the_recipe_and_every_file_but_those_of_how_it_was_made(store: Store) -> None:
     folder = store.building_folder("stage", KEY) / "documents"
     folder.mkdir()
     pq.write_table(pa.table({"id": ["a", "b", "c"]}), folder / "part-00000.parquet")
@@ -76,6 +82,7 @@ def test_the_manifest_has_the_recipe_and_every_file_but_the_report(store: Store)
             "sha256": hashlib.sha256(bytes_written).hexdigest(),
         },
         {"path": "note.txt", "bytes": 5, "sha256": hashlib.sha256(b"hello").hexdigest()},
+        {"path": "report.json", "bytes": 15, "sha256": hashlib.sha256(b'{\n "read": 1\n}\n').hexdigest()},
     ]
 
 

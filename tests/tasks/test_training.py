@@ -22,8 +22,8 @@ class Points:
         self.logged: list[tuple[int, dict[str, float]]] = []
         self.shown: list[float] = []
 
-    def log_metrics(self, run_id: str, values: dict[str, float], step: int) -> None:
-        self.logged.append((step, values))
+    def log_points(self, record: str, points: list[tuple[int, dict[str, float]]]) -> None:
+        self.logged += points
 
     def show(self, percent: float) -> None:
         self.shown.append(percent)
@@ -35,7 +35,8 @@ def points() -> Points:
 
 
 @pytest.fixture
-def curves(tmp_path: Path, points: Points) -> Curves:
+def curves(tmp_path: Path, points: Points, monkeypatch: pytest.MonkeyPatch) -> Curves:
+    monkeypatch.setattr(training, "SECONDS_BETWEEN_POINTS", 0.0)
     work: Any = SimpleNamespace(tracking_run="run", progress=points, settings=Training(steps=10))
     return Curves(tmp_path / "metrics.jsonl", work, points)
 
@@ -81,6 +82,18 @@ def test_without_a_tracking_run_progress_is_still_shown(curves: Curves, points: 
     append(curves, line(4, train_loss=3.0))
     curves.update()
     assert (points.logged, points.shown) == ([], [50.0])
+
+
+def test_points_wait_until_a_few_seconds_worth_is_there(
+    curves: Curves, points: Points, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "SECONDS_BETWEEN_POINTS", 3600.0)
+    append(curves, line(0, train_loss=3.0) + line(1, train_loss=2.0))
+    curves.update()
+    assert points.logged == []
+    curves.send()
+    curves.send()
+    assert points.logged == [(0, {"train_loss": 3.0}), (1, {"train_loss": 2.0})]
 
 
 def run_instead(monkeypatch: pytest.MonkeyPatch, code: str) -> None:

@@ -26,7 +26,7 @@ from tasks.steps.shards import (
 )
 from tasks.store import digest_of, file_digest
 
-GOLDEN = "2d0324283db879ee9fa0ed6e1a17cb112d4d508f59e4c976b3bc07663cecf03f"
+GOLDEN = "992230f811fb83d0e0d3304839c2c20450a9cfd4bcd20daee80a04970488309b"
 FULL = {
     "dump": "D",
     "url": "u",
@@ -139,10 +139,11 @@ def test_every_record_has_one_fate_and_the_books_balance(write, run_step):
 
 
 def test_what_was_removed_is_written_with_reason_value_and_excerpt(write):
-    metadata = {"url": "u", "source": "s", "file_path": "f", "warc_offset": 9, FATE: removed("rule", 0.25)}
+    place = {"url": "u", "source": "s", "file_path": "f", "warc_offset": 9, "warc_length": 5}
+    metadata = place | {"dump": "D", "date": "2024", "payload_digest": "sha1:X", FATE: removed("rule", 0.25)}
     folder, _ = write([Document(text="x" * 500, id="a", metadata=metadata)])
     [row] = pq.read_table(folder / "removed/part-00000.parquet").to_pylist()
-    expected = {name: metadata[name] for name in ("url", "source", "file_path", "warc_offset")}
+    expected = {name: value for name, value in metadata.items() if name != FATE}
     fate = {"fate": "removed", "reason": "rule", "value": "0.25", "excerpt": "x" * 200}
     assert row == expected | fate | {"id": "a"}
     assert list(row) == REMOVED_SCHEMA.names

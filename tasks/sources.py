@@ -11,6 +11,7 @@ from fsspec.core import url_to_fs
 
 from pipeline_config.errors import SourceError
 from pipeline_config.settings import Source
+from tasks.steps.takedown import TakedownList, parse_takedown_list
 from tasks.store import Store, digest_of, file_digest, write_json
 
 PATHS_LIST = ".paths.gz"  # Common Crawl's lists of files, one path a line
@@ -42,11 +43,14 @@ def origin_of(source: Source, content: Any) -> Origin:
     return Origin(source.name, uri, digest_of(content))
 
 
-def source_files(source: Source, store: Store) -> list[SourceFile]:
+def source_files(source: Source, store: Store, fresh: bool = False) -> list[SourceFile]:
     """The files of a source in order, each with an identity of its content.
 
     The identity of a local file is its SHA-256 (remembered by path, size and time of change); of a remote
     one, its path, size and ETag.
+
+    Args:
+        fresh: read local files again instead of trusting what was remembered.
 
     Raises:
         SourceError: a file or folder is missing, empty or unreadable, or a pattern matches nothing.
@@ -54,12 +58,32 @@ def source_files(source: Source, store: Store) -> list[SourceFile]:
     paths = list(dict.fromkeys(path for uri in source.uris for path in _expand(source, uri)))
     if source.max_warcs:
         paths = paths[: source.max_warcs]
-    uris = [_join(source.base, path) for path in paths]
-    digests = _Digests(store)
+    uris = [join_uri(source.base, path) for path in paths]
+    digests = _Digests(store, fresh)
     with ThreadPoolExecutor(PARALLEL_REQUESTS) as pool:
         identities = list(pool.map(lambda uri: _identity(source, uri, digests), uris))
     digests.save()
     return [SourceFile(*parts) for parts in zip(paths, uris, identities, strict=True)]
+
+
+def takedown_lists(source: Source) -> list[TakedownList]:
+    """The lists of documents that must go from a source.
+
+    Raises:
+        SourceError: a list cannot be read.
+        SettingsError: a list is not of the form that it must have.
+    """
+    return [read_takedown_list(uri) for uri in source.takedown]
+
+
+def read_takedown_list(uri: str) -> TakedownList:
+    """One list, from any fsspec URL."""
+    try:
+        with fsspec.open(uri, "rb") as file:
+            data = file.read()
+    except Exception as error:
+        raise SourceError(f"cannot read the takedown list {uri}: {error!r}") from None
+    return parse_takedown_list(data, uri)
 
 
 def dataset_identity(source: Source, store: Store) -> dict[str, Any]:
@@ -77,7 +101,7 @@ def dataset_identity(source: Source, store: Store) -> dict[str, Any]:
 
 
 def _expand(source: Source, uri: str) -> Iterator[str]:
-    where = _join(source.base, uri)
+    where = join_uri(source.base, uri)
     if uri.endswith(PATHS_LIST):
         yield from _read_paths_list(source, where)
         return
@@ -104,7 +128,8 @@ def _read_paths_list(source: Source, uri: str) -> list[str]:
     return paths
 
 
-def _join(base: str, path: str) -> str:
+def join_uri(base: str, path: str) -> str:
+    """Address of a file: `path`, which may be whole, relative to `base`."""
     if not base or "://" in path or path.startswith("/"):
         return path
     return f"{base.rstrip('/')}/{path}"
@@ -136,9 +161,9 @@ def _identity(source: Source, uri: str, digests: "_Digests") -> str:
 class _Digests:
     """SHA-256 of local files, remembered by path, size and time of change."""
 
-    def __init__(self, store: Store):
+    def __init__(self, store: Store, fresh: bool = False):
         self.path = store.root / ".locks" / "digests.json"
-        self.known = self._load()
+        self.known = {} if fresh else self._load()
         self.used: dict[str, list[Any]] = {}
 
     def of(self, path: Path) -> str:

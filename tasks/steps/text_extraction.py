@@ -2,7 +2,7 @@
 
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import cchardet
@@ -75,10 +75,14 @@ class ReadRecords(ReadShard):
         self.max_payload_bytes = max_payload_bytes
 
     def read(self, shard: str) -> Iterator[Document]:
+        return self.attach(read_documents(shard))
+
+    def attach(self, pointers: Iterable[Document]) -> Iterator[Document]:
+        """The pointers with their payloads."""
         opened: str | None = None
         file: Any = None
         try:
-            for document in read_documents(shard):
+            for document in pointers:
                 path = document.metadata["file_path"]
                 if path != opened:
                     if file is not None:

@@ -64,7 +64,8 @@ def stage_rows(home: Path) -> list[Row]:
     for path in sorted(home.glob("store/*/*/report.json")):
         report = json.loads(path.read_text("utf-8"))
         if "read" in report:
-            reports.setdefault(path.parts[-3], []).append(report)
+            made = json.loads((path.parent / "_computation.json").read_text("utf-8"))
+            reports.setdefault(path.parts[-3], []).append(report | made)
     rows = []
     for stage, parts in reports.items():
         read, seconds = sum(r["read"] for r in parts), sum(r["seconds"] for r in parts)

@@ -1,0 +1,160 @@
+"""Why: what a reason removes, with excerpts, and the near misses on the kept side."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from pipeline_config.errors import AuditError
+from pipeline_config.settings import FineWebQuality, Settings
+from tasks.audit.ledger import Ledger
+from tasks.lineage import Node
+from tasks.steps.deduplication import signature_block
+from tasks.steps.quality_filtering import c4_text, deciding_value
+from tasks.steps.shards import EXCERPT_CHARACTERS
+
+Row = dict[str, Any]
+MOST_COMPARED = 2000  # kept documents among which near misses are looked for
+NUMBER = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?")
+
+
+def why(ledger: Ledger, stage: str, reason: str, sample: int = 20, seed: int = 0) -> Row:
+    """A seeded sample of what a stage removed (or failed on) for a reason, and near misses that it kept.
+
+    Near misses are looked for among a seeded sample of the kept documents.
+
+    Raises:
+        AuditError: the run has no such stage, or the stage no such reason.
+    """
+    nodes = [node for node in ledger.stages if node.stage == ledger.node(stage).stage]
+    counts = _reasons(ledger, nodes)
+    if reason not in {row["reason"] for row in counts}:
+        known = ", ".join(f"{row['reason']} ({row['records']})" for row in counts) or "none"
+        raise AuditError(
+            f"{stage} of run {ledger.run.id} gave no reason {reason!r}; its reasons are: {known}"
+        )
+    lost = " UNION ALL ".join(
+        ledger.lost(node, "id", "url", "source", "fate", "reason", "value", "excerpt") for node in nodes
+    )
+    rows = ledger.rows(
+        f"SELECT * FROM ({lost}) WHERE reason = ? ORDER BY sha256(? || id || source) LIMIT ?",
+        [reason, f"{seed}:", sample],
+    )
+    total = sum(row["records"] for row in counts if row["reason"] == reason)
+    near, compared = near_misses(ledger, nodes, reason, sample, seed)
+    return {
+        "run": ledger.run.id,
+        "stage": stage,
+        "reason": reason,
+        "records": total,
+        "reasons_of_the_stage": counts,
+        "sample": rows,
+        "near_misses": near,
+        "compared": compared,
+    }
+
+
+def _reasons(ledger: Ledger, nodes: list[Node]) -> list[Row]:
+    lost = " UNION ALL ".join(ledger.lost(node, "fate", "reason") for node in nodes)
+    return ledger.rows(
+        f"SELECT fate, reason, count(*) AS records FROM ({lost}) GROUP BY ALL ORDER BY records DESC, reason"
+    )
+
+
+def near_misses(
+    ledger: Ledger, nodes: list[Node], reason: str, most: int, seed: int
+) -> tuple[list[Row], int]:
+    """(documents that were kept, with the values next to the threshold; how many were looked at)."""
+    kept = " UNION ALL ".join(
+        ledger.kept(node, "id", "url", "source", "text", "language", "language_score") for node in nodes
+    )
+    rows = ledger.rows(
+        f"SELECT * FROM ({kept}) ORDER BY sha256(? || id || source) LIMIT ?", [f"{seed}:", MOST_COMPARED]
+    )
+    settings = Settings.model_validate(ledger.run.settings)
+    if reason == "near_duplicate":
+        return _most_similar(rows, settings, most), len(rows)
+    value_of = _value_of(nodes[0].stage, reason, settings)
+    if value_of is None:
+        return [], 0
+    texts = _texts_before(ledger, nodes, rows) if nodes[0].stage == "quality_filtering" else {}
+    valued = []
+    for row in rows:
+        value = value_of(row | {"text": texts.get((row["id"], row["source"]), row["text"])})
+        if value is not None:
+            valued.append(row | {"number": value})
+    if nodes[0].stage == "language_identification":  # a removed score is that of whatever language
+        removed_values = np.array([settings.language_identification.min_score])
+    else:
+        removed_values = _removed_values(ledger, nodes, reason)
+    valued.sort(key=lambda row: (_distance(row["number"], removed_values), row["id"]))
+    return [_shown(row, f"{row['number']:.6g}") for row in valued[:most]], len(rows)
+
+
+def _value_of(stage: str, reason: str, settings: Settings) -> Callable[[Row], float | None] | None:
+    if stage == "language_identification":
+        return lambda row: row["language_score"]
+    if stage != "quality_filtering":
+        return None
+    quality = settings.quality_filtering
+    fineweb, c4 = quality.fineweb or FineWebQuality(), quality.c4
+
+    def value(row: Row) -> float | None:
+        text = c4_text(row["text"], c4) if c4 and reason == "too_few_sentences" else row["text"]
+        try:
+            found = deciding_value(reason, text, fineweb)
+        except (ZeroDivisionError, ValueError):
+            return None
+        return float(found) if found else None
+
+    return value
+
+
+def _texts_before(ledger: Ledger, nodes: list[Node], rows: list[Row]) -> dict[tuple[str, str], str]:
+    """The texts as the stage got them: its rules may have dropped lines."""
+    names = {name for node in nodes for name in node.inputs}
+    before = " UNION ALL ".join(
+        ledger.kept(node, "id", "source", "text") for node in ledger.stages if node.name in names
+    )
+    found = ledger.rows(
+        f"SELECT id, source, text FROM ({before}) WHERE id IN (SELECT unnest(?))",
+        [[row["id"] for row in rows]],
+    )
+    return {(row["id"], row["source"]): row["text"] for row in found}
+
+
+def _removed_values(ledger: Ledger, nodes: list[Node], reason: str) -> np.ndarray:
+    lost = " UNION ALL ".join(ledger.lost(node, "reason", "value") for node in nodes)
+    rows = ledger.rows(f"SELECT value FROM ({lost}) WHERE reason = ?", [reason])
+    numbers = [NUMBER.findall(row["value"] or "") and NUMBER.search(row["value"]) for row in rows]
+    return np.array([float(found.group()) for found in numbers if found] or [0.0])
+
+
+def _distance(value: float, removed: np.ndarray) -> float:
+    """How far a kept value is from the nearest removed one: the threshold lies between."""
+    return float(np.abs(removed - value).min())
+
+
+def _most_similar(rows: list[Row], settings: Settings, most: int) -> list[Row]:
+    """The most similar pairs of kept documents, by the agreement of their signatures."""
+    block = signature_block(settings.deduplication)
+    signed = [(row, shingles) for row in rows if (shingles := block.get_shingles(row["text"])).size]
+    if len(signed) < 2:
+        return []
+    signatures = np.array([np.asarray(block.get_signature(shingles)).ravel() for _, shingles in signed])
+    best = []
+    for index in range(len(signed) - 1):
+        agreement = (signatures[index + 1 :] == signatures[index]).mean(axis=1)
+        other = int(np.argmax(agreement))
+        best.append((float(agreement[other]), index, index + 1 + other))
+    best.sort(reverse=True)
+    return [
+        _shown(signed[one][0], f"{value:.3f} of {signed[other][0]['id']}")
+        for value, one, other in best[:most]
+    ]
+
+
+def _shown(row: Row, value: str) -> Row:
+    shown = {name: row[name] for name in ("id", "url", "source")}
+    return shown | {"value": value, "excerpt": (row["text"] or "")[:EXCERPT_CHARACTERS]}

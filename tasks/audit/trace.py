@@ -1,0 +1,184 @@
+"""Trace: a document's whole path, from its WARC record to the training steps that saw it."""
+
+import base64
+import difflib
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+from fastwarc.warc import ArchiveIterator
+
+from pipeline_config.errors import SourceError
+from pipeline_config.settings import Settings
+from tasks.audit.exposure import seen_by, token_ranges
+from tasks.audit.ledger import FIRST_STAGES, IDENTITY, Ledger, text_list
+from tasks.audit.marks import marks_of
+from tasks.sources import join_uri
+from tasks.steps.selection import Selector
+
+Row = dict[str, Any]
+ALL = "all"  # the label of stages that take all sources
+MOST_DOCUMENTS, MOST_DIFF_LINES, HTML_CHARACTERS = 20, 60, 2000
+ENTRY_FIELDS = ("dump", "date", "file_path", "warc_offset", "warc_length", "payload_digest")
+
+
+def trace(ledger: Ledger, selector: Selector, most: int = MOST_DOCUMENTS) -> dict[str, Any]:
+    """What a selector means in a run: the number of records by fate, and the paths of the first `most`."""
+    condition, parameters = selector.condition()
+    fates = ledger.rows(
+        "SELECT stage, fate, reason, count(*) AS records FROM "
+        f"({ledger.fates('url', 'id')}) WHERE {condition} "
+        "GROUP BY stage_order, stage, fate, reason ORDER BY stage_order, fate, reason",
+        parameters,
+    )
+    read = f"SELECT count(*) AS records FROM ({ledger.read('url', 'id')}) WHERE {condition}"
+    found = [
+        row
+        for node in ledger.stages
+        if node.stage in FIRST_STAGES
+        for table in ("documents", "removed")
+        for row in ledger.find(node, condition, parameters, table, most)
+    ]
+    return {
+        "run": ledger.run.id,
+        "selected": {"kind": selector.kind, "value": selector.value},
+        "records": ledger.rows(read, parameters)[0]["records"],
+        "fates": fates,
+        "documents": [path_of(ledger, row) for row in found[:most]],
+    }
+
+
+def path_of(ledger: Ledger, entry: Row) -> dict[str, Any]:
+    """The path of one record through the run."""
+    steps: list[dict[str, Any]] = []
+    text: str | None = None
+    last: Row = entry
+    for node in ledger.stages:
+        if node.label not in (entry["source"], ALL):
+            continue
+        kept = _same(ledger.find(node, "id = ?", [entry["id"]], "documents"), entry)
+        lost = _same(ledger.find(node, "id = ?", [entry["id"]], "removed"), entry)
+        for row in kept[:1] or lost[:1]:
+            fate = (
+                {name: row.get(name) for name in ("fate", "reason", "value")}
+                if not kept
+                else {"fate": "kept"}
+            )
+            step = {"stage": node.stage, "source": node.label, "key": node.key} | fate
+            step["change"] = _change(text, row.get("text"), node.stage)
+            steps.append(step)
+            text, last = row.get("text", text), row
+    document = {name: entry.get(name) for name in ("id", "url", "source")}
+    document["record"] = {name: entry.get(name) for name in ENTRY_FIELDS} | _source_record(ledger, entry)
+    document["steps"] = steps
+    document["fate"] = _fate(steps, last)
+    document["cluster"] = _cluster(ledger, entry)
+    return document | _tokens(ledger, entry)
+
+
+def _same(rows: Sequence[Row], entry: Row) -> list[Row]:
+    """Rows of the same record: ids may repeat in hostile crawls."""
+    return [row for row in rows if all(row.get(name) == entry.get(name) for name in IDENTITY)]
+
+
+def _fate(steps: list[dict[str, Any]], last: Row) -> dict[str, Any]:
+    end = steps[-1] if steps else {}
+    split = (
+        last.get("file", "").rpartition("/")[2].split("-")[0] if end.get("stage") == "document_split" else ""
+    )
+    return {name: end.get(name) for name in ("stage", "fate", "reason", "value")} | {"split": split or None}
+
+
+def _change(before: str | None, after: str | None, stage: str) -> dict[str, Any] | None:
+    """How a stage changed a text, or None where it did not."""
+    if after is None or stage in FIRST_STAGES or before == after:
+        return None
+    if before is None:
+        return {"characters": [None, len(after)], "after": after[:HTML_CHARACTERS]}
+    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), "before", "after", lineterm="", n=0)
+    return {
+        "characters": [len(before), len(after)],
+        "diff": [line[:500] for line, _ in zip(lines, range(MOST_DIFF_LINES), strict=False)],
+    }
+
+
+def _cluster(ledger: Ledger, entry: Row) -> list[Row]:
+    """The duplicates of a document, itself included, the survivor first.
+
+    Members are known by their place among the documents that were compared: ids may repeat.
+    """
+    node = ledger.run.last("deduplication")
+    members = ledger.files(node, "clusters") if node else []
+    shards = [file for name in node.inputs for file in _documents(ledger, name)] if node else []
+    if not members or not shards:
+        return []
+    return ledger.rows(
+        f"WITH members AS (SELECT * FROM read_parquet({text_list(members)})), compared AS ("
+        f"SELECT list_position({text_list(shards)}, filename) - 1 AS shard, file_row_number AS row, url, "
+        f"{', '.join(IDENTITY)} FROM read_parquet({text_list(shards)}, filename = true, "
+        "file_row_number = true, union_by_name = true)), found AS ("
+        "SELECT m.*, c.* EXCLUDE (shard, row, id) FROM members m JOIN compared c USING (shard, row)) "
+        "SELECT id, kept, similarity, url, source FROM found WHERE cluster IN (SELECT cluster FROM found "
+        f"WHERE {' AND '.join(f'{name} IS NOT DISTINCT FROM ?' for name in IDENTITY)}) "
+        "ORDER BY kept DESC, similarity DESC, id, source",
+        [entry.get(name) for name in IDENTITY],
+    )
+
+
+def _documents(ledger: Ledger, name: str) -> list[str]:
+    node = next((node for node in ledger.run.nodes if node.name == name), None)
+    return ledger.files(node, "documents") if node else []
+
+
+def _tokens(ledger: Ledger, entry: Row) -> dict[str, Any]:
+    packing = ledger.run.last("packing")
+    if packing is None:
+        return {"tokens": [], "checkpoints": []}
+    ranges = token_ranges(ledger, packing, entry["id"], entry["source"])
+    checkpoints = seen_by(ledger.store, packing, ranges) if ranges else []
+    for checkpoint in checkpoints:
+        checkpoint["marks"] = marks_of(ledger.store, "training", checkpoint["key"])
+    return {"tokens": ranges, "checkpoints": checkpoints}
+
+
+def source_uri(ledger: Ledger, entry: Row) -> str | None:
+    """Where the file of a record is read."""
+    settings = Settings.model_validate(ledger.run.settings)
+    source = next((source for source in settings.sources if source.name == entry["source"]), None)
+    crawl = next((node for node in ledger.run.at("sample_crawl") if node.label == entry["source"]), None)
+    base = str(ledger.store.path(crawl.output)) if crawl else source.base if source else ""
+    return join_uri(base, entry["file_path"]) if entry.get("file_path") else None
+
+
+def _source_record(ledger: Ledger, entry: Row) -> dict[str, Any]:
+    """What the source holds at the record's place now: its digest, and the page before extraction."""
+    uri = source_uri(ledger, entry)
+    found: dict[str, Any] = {"uri": uri}
+    if uri is None or entry.get("warc_length") is None:
+        return found
+    try:
+        payload, digest = read_source_record(uri, entry["warc_offset"], entry["warc_length"])
+    except Exception as error:  # the source may be gone, and that is an answer
+        return found | {"readable": False, "problem": f"{type(error).__name__}: {error}"[:300]}
+    algorithm, _, expected = (entry.get("payload_digest") or "").rpartition(":")
+    return found | {
+        "readable": True,
+        "digest_agrees": digest == expected if expected and algorithm in ("", "sha1") else None,
+        "html": payload[:HTML_CHARACTERS].decode("utf-8", "replace"),
+    }
+
+
+def read_source_record(uri: str, offset: int, length: int) -> tuple[bytes, str]:
+    """The payload of the record at a place of a WARC file, and its SHA-1 in Base32."""
+    import io
+
+    import fsspec
+
+    with fsspec.open(uri, "rb") as file:
+        file.seek(offset)
+        data = file.read(length)
+    if len(data) < length:
+        raise SourceError(f"{uri} has become shorter than it was")
+    record = next(iter(ArchiveIterator(io.BytesIO(data), parse_http=True)))
+    payload = record.reader.read()
+    return payload, base64.b32encode(hashlib.sha1(payload).digest()).decode()

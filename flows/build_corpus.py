@@ -4,6 +4,7 @@ from prefect import flow
 
 from flows.command_line import Outcome, run_command
 from pipeline_config.settings import Settings, Source
+from tasks.corpus_publication import publish_corpus
 from tasks.deduplication import remove_duplicates
 from tasks.document_import import import_documents
 from tasks.document_split import split_documents
@@ -18,14 +19,20 @@ from tasks.url_filtering import filter_urls
 
 
 @flow(name="build-corpus", flow_run_name="corpus {settings.name}")
-def build_corpus(settings: Settings) -> Outcome:
-    """Clean, distinct documents of all sources, split into training and validation."""
+def build_corpus(settings: Settings, publish: bool = True) -> Outcome:
+    """Clean, distinct documents of all sources, split into training and validation.
+
+    Args:
+        publish: Write the card and the report, too; a flow that goes on does so with its own figures.
+    """
     with open_run(settings) as run:
         cleaned = [clean_source(run, source) for source in settings.sources]
         distinct = remove_duplicates(run, cleaned)
         scrubbed = scrub_pii(run, distinct)
         corpus = split_documents(run, scrubbed)
-        return Outcome.of(run, corpus=corpus)
+        if not publish:
+            return Outcome.of(run, corpus=corpus)
+        return Outcome.of(run, corpus=corpus, published_corpus=publish_corpus(run, corpus))
 
 
 def clean_source(run: Run, source: Source) -> StageOutput:

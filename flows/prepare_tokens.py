@@ -6,6 +6,7 @@ from flows.build_corpus import build_corpus
 from flows.command_line import Outcome, run_command
 from pipeline_config.settings import Settings
 from tasks.bpe_training import train_tokenizer
+from tasks.corpus_publication import publish_corpus
 from tasks.packing import pack_tokens
 from tasks.run import open_run
 
@@ -14,10 +15,12 @@ from tasks.run import open_run
 def prepare_tokens(settings: Settings) -> Outcome:
     """A tokenizer, and the corpus as token shards."""
     with open_run(settings) as run:
-        corpus = build_corpus(settings).outputs["corpus"]
+        corpus = build_corpus(settings, publish=False).outputs["corpus"]
         tokenizer = train_tokenizer(run, corpus)
         tokens = pack_tokens(run, corpus, tokenizer)
-        return Outcome.of(run, corpus=corpus, tokenizer=tokenizer, tokens=tokens)
+        published = publish_corpus(run, corpus, tokenizer, tokens)
+        made = {"corpus": corpus, "tokenizer": tokenizer, "tokens": tokens, "published_corpus": published}
+        return Outcome.of(run, **made)
 
 
 if __name__ == "__main__":

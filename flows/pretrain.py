@@ -5,17 +5,25 @@ from prefect import flow
 from flows.command_line import Outcome, run_command
 from flows.prepare_tokens import prepare_tokens
 from pipeline_config.settings import Settings
+from tasks.model_publication import publish_model
 from tasks.run import open_run
 from tasks.training import train_model
 
 
 @flow(name="pretrain", flow_run_name="pretrain {settings.name}")
-def pretrain(settings: Settings) -> Outcome:
-    """A GPT trained on the preset's tokens."""
+def pretrain(settings: Settings, publish: bool = True) -> Outcome:
+    """A GPT trained on the preset's tokens.
+
+    Args:
+        publish: Write the model card, too; a flow that goes on does so with a sample of text.
+    """
     with open_run(settings) as run:
         made = prepare_tokens(settings).outputs
         checkpoint = train_model(run, made["tokens"], made["tokenizer"])
-        return Outcome.of(run, **made, checkpoint=checkpoint)
+        made["checkpoint"] = checkpoint
+        if publish:
+            made["published_model"] = publish_model(run, checkpoint, made["published_corpus"])
+        return Outcome.of(run, **made)
 
 
 if __name__ == "__main__":

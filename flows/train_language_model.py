@@ -4,9 +4,9 @@
 
     build_corpus     filter URLs -> extract text -> identify language -> filter quality   (each source)
                      -> remove duplicates -> scrub PII -> split documents                 (all sources)
-    prepare_tokens   -> train tokenizer -> pack tokens
+    prepare_tokens   -> train tokenizer -> pack tokens -> publish corpus
     pretrain         -> train model
-                     -> generate text
+                     -> generate text -> publish model
 
 Every arrow is a cached Prefect task: a second run computes nothing, and a changed setting recomputes only
 what depends on it.
@@ -17,6 +17,7 @@ from prefect import flow
 from flows.command_line import Outcome, run_command
 from flows.pretrain import pretrain
 from pipeline_config.settings import Settings
+from tasks.model_publication import publish_model
 from tasks.run import open_run
 from tasks.text_generation import generate_text
 
@@ -25,9 +26,10 @@ from tasks.text_generation import generate_text
 def train_language_model(settings: Settings) -> Outcome:
     """A trained language model and a sample of its text, with every document accounted for."""
     with open_run(settings) as run:
-        made = pretrain(settings).outputs
+        made = pretrain(settings, publish=False).outputs
         sample = generate_text(run, made["checkpoint"])
-        return Outcome.of(run, **made, sample=sample)
+        published = publish_model(run, made["checkpoint"], made["published_corpus"], sample)
+        return Outcome.of(run, **made, sample=sample, published_model=published)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""Cards and reports: what a corpus and a model are, for people."""

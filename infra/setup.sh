@@ -60,3 +60,15 @@ set_up() {
   install
   printf '%s' "$stamp" >"$venv/.tokenmill"
 }
+
+# Tests marked `browser` need Chromium. Without it they are skipped.
+set_up_browser() {
+  if command -v chromium chromium-browser google-chrome >/dev/null; then return; fi
+  if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
+    say "no Chromium here: tests that need a browser will be skipped (Debian: apt-get install chromium)"
+    return
+  fi
+  say "installing Chromium for the tests that need a browser"
+  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium; } >/dev/null 2>&1 ||
+    say "Chromium could not be installed: tests that need a browser will be skipped"
+}

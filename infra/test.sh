@@ -3,6 +3,7 @@
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 set_up
+set_up_browser
 say "lint"
 "$venv/bin/ruff" check .
 "$venv/bin/ruff" format --check .

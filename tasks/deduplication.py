@@ -12,7 +12,7 @@ from tasks.store import StageOutput
 STAGE = Stage(
     "deduplication",
     "Remove duplicates",
-    version=1,
+    version=2,
     libraries=("datasketch", "datatrove", "numpy", "pyarrow", "scipy", "spacy", "xxhash"),
 )
 

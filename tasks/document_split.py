@@ -6,7 +6,7 @@ from tasks.steps.document_split import TRAIN, VALIDATION, SplitRoute
 from tasks.steps.shards import ReadShard, WriteShard
 from tasks.store import StageOutput
 
-STAGE = Stage("document_split", "Split documents", version=1, libraries=("pyarrow",))
+STAGE = Stage("document_split", "Split documents", version=2, libraries=("pyarrow",))
 
 
 def split_documents(run: Run, documents: StageOutput) -> StageOutput:

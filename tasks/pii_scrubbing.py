@@ -8,7 +8,7 @@ from tasks.steps.pii_scrubbing import ScrubPii
 from tasks.steps.shards import ReadShard, WriteShard
 from tasks.store import StageOutput
 
-STAGE = Stage("pii_scrubbing", "Scrub PII", version=1, libraries=("datatrove", "pyarrow"))
+STAGE = Stage("pii_scrubbing", "Scrub PII", version=2, libraries=("datatrove", "pyarrow"))
 
 
 def scrub_pii(run: Run, documents: StageOutput) -> StageOutput:

@@ -7,7 +7,7 @@ from tasks.steps.quality_filtering import FilterQuality
 from tasks.steps.shards import ReadShard, WriteShard
 from tasks.store import StageOutput
 
-STAGE = Stage("quality_filtering", "Filter quality", version=1, libraries=("datatrove", "pyarrow", "spacy"))
+STAGE = Stage("quality_filtering", "Filter quality", version=2, libraries=("datatrove", "pyarrow", "spacy"))
 
 
 def filter_quality(run: Run, source: Source, documents: StageOutput) -> StageOutput:

@@ -9,7 +9,7 @@ from tasks.stage import Report, Stage, Work
 from tasks.steps.sample_crawl import ReadModules, RenderModule, WriteCrawl
 from tasks.store import StageOutput
 
-STAGE = Stage("sample_crawl", "Render sample crawl", version=1, libraries=("pyarrow",))
+STAGE = Stage("sample_crawl", "Render sample crawl", version=2, libraries=("pyarrow",))
 OWN_PACKAGE = "tokenmill"
 
 

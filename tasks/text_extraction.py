@@ -13,7 +13,7 @@ from tasks.url_filtering import warc_files
 STAGE = Stage(
     "text_extraction",
     "Extract text",
-    version=1,
+    version=2,
     libraries=(
         "datatrove",
         "faust-cchardet",

@@ -4,16 +4,17 @@ from functools import partial
 
 from pipeline_config.settings import Source
 from tasks.run import Run
-from tasks.sources import SourceFile, origin_of, source_files
+from tasks.sources import SourceFile, origin_of, source_files, takedown_lists
 from tasks.stage import Report, Stage, Work
 from tasks.steps.shards import POINTER_SCHEMA, WriteShard
+from tasks.steps.takedown import TakeDown, TakedownList
 from tasks.steps.url_filtering import FilterUrls, ReadPointers
 from tasks.store import StageOutput
 
 STAGE = Stage(
     "url_filtering",
     "Filter URLs",
-    version=1,
+    version=2,
     libraries=("datatrove", "fastwarc", "pyarrow", "tldextract"),
 )
 
@@ -31,13 +32,14 @@ def filter_urls(run: Run, source: Source, crawl: StageOutput | None = None) -> S
     """
     files = warc_files(run, source, crawl)
     content = [{"path": file.path, "content": file.identity} for file in files]
+    lists = takedown_lists(source)
     return run.stage(
         STAGE,
-        partial(_build, source=source, files=files),
+        partial(_build, source=source, files=files, lists=lists),
         run.settings.url_filtering,
         label=source.name,
         inputs=[crawl] if crawl else [],
-        content=[{"source": source.name, "dump": source.dump}, *content],
+        content=[{"source": source.name, "dump": source.dump}, *content, *(found.facts for found in lists)],
         origin=None if crawl else origin_of(source, content),
     )
 
@@ -49,7 +51,8 @@ def warc_files(run: Run, source: Source, crawl: StageOutput | None) -> list[Sour
     return source_files(source, run.store)
 
 
-def _build(work: Work, source: Source, files: list[SourceFile]) -> Report:
+def _build(work: Work, source: Source, files: list[SourceFile], lists: list[TakedownList]) -> Report:
     reader = ReadPointers([f.uri for f in files], [f.path for f in files], source.name, source.dump)
-    steps = [reader, FilterUrls(work.settings), WriteShard(str(work.folder), POINTER_SCHEMA)]
+    writer = WriteShard(str(work.folder), POINTER_SCHEMA)
+    steps = [reader, TakeDown(lists), FilterUrls(work.settings), writer]
     return work.run_shards(steps, tasks=len(files))

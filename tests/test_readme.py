@@ -59,11 +59,15 @@ def test_readme_names_every_stage():
         for path in (PROJECT / "tasks").glob("*.py")
         if (match := re.search(r'^STAGE = Stage\(\s*"(\w+)"', path.read_text("utf-8"), re.MULTILINE))
     }
-    assert len(stages) == 13
+    assert len(stages) == 15
     assert {stage for stage in stages if f"`{stage}`" not in README} == set()
 
 
 def test_no_path_of_a_machine_is_in_the_project():
-    texts = [path for path in PROJECT.rglob("*.[pymst]*") if ".venv" not in path.parts and path.is_file()]
+    texts = [
+        path
+        for path in PROJECT.rglob("*.[pymst]*")
+        if not {".venv", "__pycache__"} & set(path.parts) and path.is_file()
+    ]
     needle = "/work" + "/"
     assert not [path for path in texts if needle in path.read_text("utf-8", "ignore")]

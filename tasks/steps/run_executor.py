@@ -1,8 +1,8 @@
 """Runs a pickled DataTrove executor: `python -m tasks.steps.run_executor FILE`.
 
 A process of its own keeps DataTrove's workers small (they have what this process imported, not the flow) and
-makes the whole tree of them killable. What went wrong is a line of its output, for the parent to raise: a file
-for it could not be written to a full disk.
+makes the whole tree of them killable. What went wrong is a line of its output, for the parent to raise: a
+file for it could not be written to a full disk.
 """
 
 import json

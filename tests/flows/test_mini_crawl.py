@@ -7,18 +7,31 @@ this is why stages before extraction must agree exactly, and later ones within s
 
 import gzip
 import json
+import random
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow.parquet as pq
 import pytest
+from datatrove.data import Document
 from datatrove.pipeline.extractors import Trafilatura
 
 from flows.build_corpus import build_corpus
 from pipeline_config.presets import load_settings
+from pipeline_config.settings import UrlFiltering
+from tasks.audit.ledger import Ledger as AuditLedger
+from tasks.audit.trace import trace
+from tasks.audit.verification import verify
+from tasks.lineage import find_run
+from tasks.reports.corpus_statistics import corpus_statistics
+from tasks.reports.figures import sankey_links
+from tasks.steps.selection import Selector
 from tasks.steps.text_extraction import decode_page, read_record
+from tasks.steps.url_filtering import FilterUrls
+from tasks.store import Store
 
 pytestmark = pytest.mark.slow
 SNAPSHOTS = {"cc-2024-10": "CC-MAIN-2024-10-MINI", "cc-2024-18": "CC-MAIN-2024-18-MINI"}
@@ -94,9 +107,76 @@ def test_pointers_are_those_of_the_manifest(ledger: Ledger, crawl_home: Path, ma
         assert ours == tuple(entry[name] for name in ("warc", "offset", "length", "url", "payload_digest"))
 
 
+@pytest.fixture(scope="module")
+def audited(crawl_home: Path) -> Iterator[AuditLedger]:
+    """The ledger as audits see it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TOKENMILL_HOME", str(crawl_home))
+        yield AuditLedger(find_run(), Store(crawl_home / "store"))
+
+
+def test_the_fates_of_all_urls_add_up_to_the_records_read(audited: AuditLedger, manifest: dict[str, Any]):
+    fates = audited.rows(f"SELECT id, count(*) AS fates FROM ({audited.fates('id')}) GROUP BY id")
+    assert {row["id"] for row in fates} == manifest.keys()
+    assert {row["fates"] for row in fates} == {1}
+
+
+def test_a_trace_names_the_record_and_one_fate(
+    audited: AuditLedger, manifest: dict[str, Any], ledger: Ledger
+):
+    chosen = random.Random(3).sample(sorted(manifest), 200)
+    for identity in chosen:
+        entry = manifest[identity]
+        answer = trace(audited, Selector("url", entry["url"]), most=100)
+        assert sum(row["records"] for row in answer["fates"]) == answer["records"]
+        (document,) = [document for document in answer["documents"] if document["id"] == identity]
+        record = document["record"]
+        assert (record["file_path"], record["warc_offset"]) == (entry["warc"], entry["offset"])
+        described = (record["warc_length"], record["payload_digest"])
+        assert described == (entry["length"], entry["payload_digest"])
+        assert record["digest_agrees"]
+        stage, reason, _ = ledger[identity]
+        fate = document["fate"]
+        assert fate["split"] if reason == "kept" else (fate["stage"], fate["reason"]) == (stage, reason)
+
+
+def test_an_intact_corpus_passes_verification(audited: AuditLedger):
+    answer = verify(audited.run, audited.store)
+    assert answer["problems"] == []
+    assert answer["files"] > 80
+
+
+def test_the_funnel_picture_adds_up(audited: AuditLedger, manifest: dict[str, Any]):
+    stages = corpus_statistics(audited, samples=1, domains=1, seed=0)
+    links = sankey_links(stages["stages"], stages["splits"])
+    read = sum(count for start, _, count, _ in links if start.startswith("read: "))
+    ends = {end for _, end, *_ in links} - {start for start, *_ in links}
+    assert read == len(manifest) == sum(count for _, end, count, _ in links if end in ends)
+
+
 def test_non_html_plants_are_removed_by_their_type(ledger: Ledger, manifest: dict[str, Any]):
     plants = [identity for identity, entry in manifest.items() if entry["plant"] == "non-html"]
     assert Counter(ledger[identity][:2] for identity in plants) == {("url_filtering", "payload_type"): 54}
+
+
+def test_blocked_domains_are_removed_by_the_list_that_names_them(ledger: Ledger, manifest: dict[str, Any]):
+    plants = [i for i, entry in manifest.items() if (entry["plant"] or "").startswith("blocklisted-domain")]
+    fates = Counter(ledger[identity][:2] for identity in plants if ledger[identity][0] == "url_filtering")
+    assert fates == {("url_filtering", "domain"): 6}  # those that DataTrove's lists have
+    hosts = tuple({urlsplit(manifest[identity]["url"]).hostname for identity in plants})
+    step = FilterUrls(UrlFiltering(use_integrated_lists=False, extra_domains=hosts))
+    for identity in plants:
+        fate = step.decide(Document(text="", id=identity, metadata={"url": manifest[identity]["url"]}))
+        assert fate is not None
+        assert fate.reason in ("domain", "subdomain")
+
+
+def test_truncated_pages_are_read_and_have_a_fate_of_their_own(ledger: Ledger, manifest: dict[str, Any]):
+    plants = [identity for identity, entry in manifest.items() if entry["plant"] == "truncated"]
+    fates = Counter(ledger[identity][1] for identity in plants)
+    assert len(plants) == 18
+    assert fates["no_text"] + fates["kept"] + fates["language"] >= 12
+    assert not any(ledger[identity][2].get("fate") == "failed" for identity in plants)
 
 
 @pytest.mark.parametrize("source", SNAPSHOTS)

@@ -3,8 +3,9 @@
 import json
 import math
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow.parquet as pq
 import pytest
@@ -25,25 +26,23 @@ STAGES = [
     "document_split",
     "bpe_training",
     "packing",
+    "corpus_publication",
     "training",
     "text_generation",
+    "model_publication",
 ]
 UP_TO_TOKENS = STAGES[: STAGES.index("training")]
 
 
-@pytest.fixture(scope="module")
-def first_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("first")
+@pytest.fixture
+def first_home(tiny_run: SimpleNamespace) -> Path:
+    return tiny_run.home
 
 
-@pytest.fixture(scope="module")
-def first(first_home: Path, tiny_preset: str) -> Iterator[Outcome]:
-    """The outcome of one undisturbed run, shared by the tests below."""
-    from pipeline_config.presets import load_settings
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TOKENMILL_HOME", str(first_home))
-        yield train_language_model(load_settings(tiny_preset))
+@pytest.fixture
+def first(tiny_run: SimpleNamespace) -> Outcome:
+    """The outcome of one undisturbed run."""
+    return tiny_run.outcome
 
 
 @pytest.fixture
@@ -90,7 +89,8 @@ def test_a_changed_threshold_recomputes_its_stage_and_what_follows(rerun: Callab
 
 
 def test_a_changed_setting_that_changes_no_byte_stops_there(rerun: Callable[..., Outcome]):
-    assert computed(rerun("text_extraction.page_cpu_seconds=19")) == ["text_extraction"]
+    changed = computed(rerun("text_extraction.page_cpu_seconds=19"))
+    assert changed == ["text_extraction", "corpus_publication", "model_publication"]  # they tell the lineage
 
 
 def test_how_the_work_is_done_changes_no_key(rerun: Callable[..., Outcome]):
@@ -111,7 +111,7 @@ def test_a_cut_shard_is_made_again(rerun: Callable[..., Outcome], first: Outcome
     shard = corpus / "documents" / "train-00000.parquet"
     whole = shard.read_bytes()
     shard.write_bytes(whole[:-10])
-    assert computed(rerun()) == ["document_split"]
+    assert computed(rerun()) == ["document_split", "corpus_publication"]  # which links the same file
     assert shard.read_bytes() == whole
 
 
@@ -142,5 +142,5 @@ def test_another_folder_and_another_number_of_workers_give_the_same_bytes(
         theirs = first_home / "store" / stage / ours.name
         names = {path.relative_to(ours) for path in ours.rglob("*") if path.is_file()}
         for name in names:
-            if name.name not in ("report.json", "_prefect", "_mlflow.json"):
+            if not name.name.startswith("_"):
                 assert (ours / name).read_bytes() == (theirs / name).read_bytes(), (stage, name)

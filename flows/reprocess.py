@@ -24,7 +24,7 @@ from tasks.takedown.certificate import certificate_page, certify
 from tasks.takedown.proof import remaining
 from tasks.takedown.request import Request, holders, open_takedown, settings_without
 
-MOST_ROUNDS = 5
+MOST_ROUNDS, MOST_CHARACTERS = 5, 500_000
 
 
 @flow(name="takedown", flow_run_name="takedown {takedown_list}")
@@ -43,7 +43,9 @@ def takedown(takedown_list: str, run: str = "latest", retrain: bool = False) -> 
         if certificate is not None:
             page = certificate_page(certificate)
             create_markdown_artifact(
-                page, key="takedown-certificate", description="What was asked, found, removed"
+                page[:MOST_CHARACTERS],
+                key="takedown-certificate",
+                description="What was asked, found, removed",
             )
             return certificate
         held = holders(request)

@@ -15,7 +15,7 @@ from typing import Any
 from pipeline_config.settings import Settings
 from tasks.audit.comparison import versions
 from tasks.audit.ledger import Ledger
-from tasks.lineage import RunRecord
+from tasks.lineage import RunRecord, portable_settings
 from tasks.records import flatten
 from tasks.reports.corpus_card import corpus_card
 from tasks.reports.corpus_report import corpus_report
@@ -32,7 +32,7 @@ STAGE = Stage(
     libraries=("duckdb", "jinja2", "plotly", "pyarrow"),
     artifacts=(CARD, REPORT_PAGE, DESCRIPTION),
 )
-NOT_RECIPE = ("execution", "training", "text_generation", "corpus_publication", "model_publication")
+NOT_RECIPE = ("training", "text_generation", "corpus_publication", "model_publication")
 
 
 def publish_corpus(
@@ -103,8 +103,6 @@ def _link_documents(work: Work) -> dict[str, list[str]]:
 
 
 def _recipe(settings: Settings) -> dict[str, Any]:
-    """The settings that decide a corpus, with sources by name and without the place where they lie."""
-    values = settings.model_dump(mode="json", exclude=set(NOT_RECIPE))
-    where = ("base", "takedown")  # where things lie; their content is named in `corpus.json`
-    values["sources"] = {s["name"]: {n: v for n, v in s.items() if n not in where} for s in values["sources"]}
-    return values
+    """The settings that decide a corpus, with sources by name."""
+    values = {n: v for n, v in portable_settings(settings).items() if n not in NOT_RECIPE}
+    return values | {"sources": {source["name"]: source for source in values["sources"]}}

@@ -19,6 +19,7 @@ from pydantic import BaseModel, Field
 
 from pipeline_config.environment import home
 from pipeline_config.errors import AuditError
+from pipeline_config.settings import Settings
 from tasks.store import StageOutput, write_json
 
 SHORTEST_REFERENCE = 6
@@ -109,7 +110,8 @@ def all_runs() -> list[RunRecord]:
 def find_run(reference: str = "latest") -> RunRecord:
     """The run that a reference names: `latest`, a run's id or name, or the key or digest of an output.
 
-    Of several runs that fit, the newest. Keys, digests and ids may be cut to six characters.
+    Of several runs that fit, the newest that finished, else the newest. Keys, digests and ids may be cut to
+    six characters.
 
     Raises:
         AuditError: no run fits.
@@ -117,7 +119,11 @@ def find_run(reference: str = "latest") -> RunRecord:
     runs = [run for run in all_runs() if run.nodes]
     reference = reference.strip().rstrip("/")
     short = reference.rpartition("/")[2]
-    for run in reversed(runs):
+    ended, others = (
+        [run for run in reversed(runs) if (run.status == "finished") is finished]
+        for finished in (True, False)
+    )
+    for run in [*ended, *others]:
         if reference == "latest" and run.status == "finished" and run.last("document_split"):
             return run
         if reference in (run.id, run.name) or _begins(run.id, short):
@@ -129,6 +135,23 @@ def find_run(reference: str = "latest") -> RunRecord:
         f"no run fits {reference!r}. Give `latest`, the id or name of a run, or the key or digest of an "
         f"output. The last runs in {runs_folder()}: {known}"
     )
+
+
+def portable_settings(settings: Settings) -> dict[str, Any]:
+    """Settings without the places where things lie here: their content is named in the lineage."""
+    values = settings.model_dump(mode="json", exclude={"execution"})
+    for source in values["sources"]:
+        for name in ("base", "takedown"):
+            del source[name]
+        source["uris"] = [_name_of(uri) for uri in source["uris"]]
+        if source["dataset"]:
+            source["dataset"] = _name_of(source["dataset"])
+    return values
+
+
+def _name_of(place: str) -> str:
+    """A path of this machine by its last part; other addresses as they are."""
+    return Path(place).name if place.startswith(("/", "~", ".", "file:")) else place
 
 
 def _begins(value: str, short: str) -> bool:

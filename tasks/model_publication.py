@@ -3,6 +3,7 @@
 model.safetensors config.json tokenizer.json    the checkpoint (hard links where the disk allows it)
 README.md                                       the card
 lineage.json                                    what it was made from, down to the sources
+preset.yaml                                     the settings, to make it again
 """
 
 import json
@@ -13,23 +14,28 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+import yaml
 from safetensors import safe_open
 
 from pipeline_config.settings import Settings
 from tasks.audit.comparison import versions
 from tasks.audit.ledger import Ledger
 from tasks.corpus_publication import CARD
-from tasks.lineage import RunRecord
-from tasks.records import flatten
+from tasks.lineage import RunRecord, portable_settings
+from tasks.records import flatten, mark_tags
 from tasks.reports.model_card import model_card
 from tasks.run import Run
 from tasks.stage import Report, Stage, Work
 from tasks.store import StageOutput, write_json
 from tasks.text_generation import RECORD
 
-LINEAGE, WEIGHTS = "lineage.json", "model.safetensors"
+LINEAGE, PRESET, WEIGHTS = "lineage.json", "preset.yaml", "model.safetensors"
 STAGE = Stage(
-    "model_publication", "Publish model", version=1, libraries=("safetensors",), artifacts=(CARD, LINEAGE)
+    "model_publication",
+    "Publish model",
+    version=1,
+    libraries=("safetensors",),
+    artifacts=(CARD, LINEAGE, PRESET),
 )
 
 
@@ -44,7 +50,11 @@ def publish_model(
         run.settings.model_publication,
         label="all",
         inputs=[output for output in (checkpoint, corpus, sample) if output],
-        content=[lineage.name, lineage.code, [[n.stage, n.label, n.key, n.digest] for n in lineage.nodes]],
+        content=[
+            _preset(lineage),
+            lineage.code,
+            [[n.stage, n.label, n.key, n.digest] for n in lineage.nodes],
+        ],
     )
     _register(run, published, checkpoint)
     return published
@@ -64,7 +74,9 @@ def _register(run: Run, published: StageOutput, checkpoint: StageOutput) -> None
             for name in (CARD, LINEAGE, "config.json", "tokenizer.json")
         },
         params=flatten(facts["training"]) | {"parameters": facts["parameters"]},
-        tags={name: facts[name] for name in digests} | {"run": run.record.id, "code": run.record.code},
+        tags={name: facts[name] for name in digests}
+        | {"run": run.record.id, "code": run.record.code}
+        | (mark_tags(run.marks[-1]) if run.marks else {}),
         metrics={name: measures[name] for name in ("last_train_loss", "last_val_loss")},
         data=run.record.at("packing")[-1],
     )
@@ -80,6 +92,8 @@ def _build(work: Work, lineage: RunRecord) -> Report:
         json.loads((work.store.path(work.inputs[2]) / RECORD).read_text("utf-8")) if work.inputs[2:] else None
     )
     card = model_card(facts, [json.loads(line) for line in losses], sample)
+    preset = yaml.safe_dump(_preset(lineage), sort_keys=False, allow_unicode=True)
+    (work.folder / PRESET).write_text(preset, "utf-8")
     (work.folder / CARD).write_text(card, "utf-8", errors="replace")
     nodes = [node.model_dump(mode="json") for node in lineage.nodes]
     write_json(work.folder / LINEAGE, {"facts": facts, "lineage": nodes})
@@ -109,6 +123,10 @@ def _facts(work: Work, lineage: RunRecord) -> dict[str, Any]:
         "corpus_key": corpus.key,
         "versions": flatten(versions(work.store, Ledger(lineage, work.store))),
     }
+
+
+def _preset(lineage: RunRecord) -> dict[str, Any]:
+    return portable_settings(Settings.model_validate(lineage.settings))
 
 
 def count_parameters(weights: Path) -> int:

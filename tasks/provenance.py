@@ -6,7 +6,9 @@ operation may be sent twice and is recorded once: runs, models and versions are 
 tag, an identity of our own, before they are made; points, tags and datasets are keyed by MLflow itself.
 """
 
+import contextlib
 import json
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -42,6 +44,7 @@ EXPERIMENT = "tokenmill"
 RECORD = "record"  # the tag that holds our own identity of a run, a model or a version
 MOST_METRICS, MOST_PARAMS, MOST_TAGS = 1000, 100, 100  # MLflow's limits for one batch
 MODEL_TYPE = "tokenmill checkpoint"
+ADDRESS = "MLFLOW_TRACKING_URI"
 CURRENT = "current"  # the alias of the newest model that nothing speaks against; MLflow reserves `latest`
 MISSING, EXISTS = "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS"
 NEVER = {"INVALID_PARAMETER_VALUE", MISSING, "INVALID_STATE"}
@@ -181,8 +184,9 @@ class Tracker:
             if not other:
                 search = f"searchFilter={quote(part)}&workflowType=machine_learning"
                 addresses[title] = f"#/experiments/{self.experiment}/runs?{search}"
-            elif other in answers:
-                page = f"#/experiments/{self.experiment}/runs/{answers[other]}{part}"
+            elif run_id := answers.get(other) or self.find_run(other):
+                spool.note(other, run_id)
+                page = f"#/experiments/{self.experiment}/runs/{run_id}{part}"
                 addresses[title] = f"{page}?workflowType=machine_learning"
         line = " · ".join(f"[{title}]({address})" for title, address in addresses.items())
         self.client.set_tag(self._run_id(spool, record), "mlflow.note.content", f"{line}\n\n{markdown}")
@@ -249,21 +253,21 @@ class Tracker:
     def _register(
         self, record: str, name: str, model_id: str, run_id: str, tags: dict[str, str], finished: int
     ) -> None:
-        mlflow.set_tracking_uri(self.client.tracking_uri)  # the registry asks the global one
         try:
             self.client.create_registered_model(name)
         except MlflowException as error:
             if error.error_code != EXISTS:
                 raise
         if not self._versions(name, record):
-            self.client.create_model_version(
-                name,
-                f"models:/{model_id}",
-                run_id,
-                tags=tags | {RECORD: record, "finished": str(finished)},
-                await_creation_for=None,
-                model_id=model_id,
-            )
+            with _global_tracking_uri(self.client.tracking_uri):
+                self.client.create_model_version(
+                    name,
+                    f"models:/{model_id}",
+                    run_id,
+                    tags=tags | {RECORD: record, "finished": str(finished)},
+                    await_creation_for=None,
+                    model_id=model_id,
+                )
         mine, *extras = self._versions(name, record)
         for extra in extras:
             _delete(self.client.delete_model_version, name, extra.version)
@@ -305,6 +309,19 @@ def _delete(delete: Callable[..., None], *name: str) -> None:
     except MlflowException as error:
         if error.error_code != MISSING or _is_transport(error):
             raise
+
+
+@contextlib.contextmanager
+def _global_tracking_uri(uri: str) -> Iterator[None]:
+    """MLflow's registry on a database asks the global address, which is in the environment, too."""
+    before = os.environ.get(ADDRESS)
+    mlflow.set_tracking_uri(uri)
+    try:
+        yield
+    finally:
+        mlflow.set_tracking_uri(None)
+        if before is not None:
+            os.environ[ADDRESS] = before
 
 
 def _take(values: list[Any], count: int) -> list[Any]:

@@ -14,19 +14,20 @@ from uuid import uuid4
 
 import pyarrow.parquet as pq
 
-from pipeline_config.environment import mlflow_page, prefect_ui
+from pipeline_config.environment import mlflow_page, prefect_ui, tracking_uri
 from pipeline_config.settings import Settings
 from tasks.lineage import Node, RunRecord
 from tasks.sender import Sender, spool_root
 from tasks.sources import Origin
 from tasks.spool import Spool
 from tasks.stage import Report, Stage, StageResult
-from tasks.store import MANIFEST, REPORT, StageOutput, Store, json_text
+from tasks.store import MANIFEST, REPORT, StageOutput, Store, json_text, write_json
 
 DIGEST_CHARACTERS, VALUE_CHARACTERS, ERROR_CHARACTERS = 36, 6000, 4000  # MLflow's limits
 NAME_CHARACTERS = 150  # of a part; with a stage and a source's name before it, MLflow's limit is 250
 NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_\- ]")
 REMOVALS = "removals.json"
+ARTIFACTS = "_artifacts.json"  # beside an output: which run in which MLflow has its artifacts
 LARGEST_ARTIFACT_BYTES = 100_000_000
 MLFLOW_TYPES = {"string": "string", "int64": "long", "double": "double", "bool": "boolean"}
 
@@ -92,12 +93,22 @@ class Records:
         self._describe_stage(record, node)
         self.makers[node.name] = record
         folder, names = self.store.path(output), (MANIFEST, REPORT)
-        names += () if result.cached else stage.artifacts
+        names += () if self.artifacts_of(output) else stage.artifacts
         files: dict[str, Path | str] = {
             name: folder / name for name in names if _bytes(folder / name) <= LARGEST_ARTIFACT_BYTES
         }
         self._keep("log_artifacts", files | {REMOVALS: removal_table([result])}, record=record)
+        if not self.artifacts_of(output):
+            write_json(folder / ARTIFACTS, {"record": record, "tracking_uri": tracking_uri()})
         self._end(record, "FINISHED")
+
+    def artifacts_of(self, output: StageOutput) -> str | None:
+        """The record that has the artifacts of an output, in the MLflow that is in use now."""
+        try:
+            found = json.loads((self.store.path(output) / ARTIFACTS).read_text("utf-8"))
+        except (OSError, ValueError):
+            return None
+        return found["record"] if found["tracking_uri"] == tracking_uri() else None
 
     def fail_stage(self, record: str, error: BaseException) -> None:
         """Closes the run of a stage that could not finish."""
@@ -149,6 +160,10 @@ class Records:
     def tag(self, tags: Mapping[str, str]) -> None:
         """Adds tags to the pipeline run."""
         self._log(self.run.id, tags=tags)
+
+    def warn(self, record: str, mark: Mapping[str, str]) -> None:
+        """Says on a run's page that its output is marked."""
+        self._log(record, tags={"warning": mark["what"], **mark_tags(mark)})
 
     def mark(self, digest: str, tags: Mapping[str, str]) -> None:
         """Adds tags to all that is recorded of an output."""
@@ -256,6 +271,11 @@ class Records:
         name, uri = f"{node.stage} {node.label}".strip(), str(self.store.path(node.output))
         digest = node.digest[:DIGEST_CHARACTERS]
         return _entry(name, digest, uri, profile, context) | {"schema": _schema(self.store, node.output)}
+
+
+def mark_tags(mark: Mapping[str, str]) -> dict[str, str]:
+    """The tags of runs and models whose output is marked."""
+    return {"superseded_by": mark["superseded_by"], "takedown": mark["takedown"]}
 
 
 def stage_metrics(report: Report) -> dict[str, float]:

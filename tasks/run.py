@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from pipeline_config.environment import home
 from pipeline_config.settings import Settings
+from tasks.audit.marks import add_mark, marks_of
 from tasks.funnel import as_markdown, as_sentence
 from tasks.lineage import RunRecord, code_version, new_run_id, node_of, now
 from tasks.records import Records
@@ -44,6 +45,7 @@ class Run:
         self.stage_records: dict[str, str] = {}
         self.pages: dict[str, tuple[str, str]] = {}
         self.refused = False
+        self.marks: list[dict[str, str]] = []
 
     def stage(
         self,
@@ -81,6 +83,7 @@ class Run:
             with contextlib.suppress(OSError):  # a full disk is told of already
                 self.records.fail_stage(tracking_run, error)
             raise
+        self._pass_marks_on(result.output, inputs, tracking_run)
         self.stage_records[stage.name] = tracking_run
         self.record.nodes.append(node)
         self.record.save()
@@ -88,9 +91,21 @@ class Run:
         get_run_logger().info(as_sentence(result))
         return result.output
 
+    def _pass_marks_on(self, output: StageOutput, inputs: Sequence[StageOutput], tracking_run: str) -> None:
+        """Marks an output whose inputs are marked, and warns of it."""
+        found = [mark for source in inputs for mark in marks_of(self.store, source.stage, source.key)]
+        for mark in found:
+            add_mark(self.store, output.stage, output.key, mark)
+        for mark in marks_of(self.store, output.stage, output.key):
+            self.marks.append(mark)
+            self.records.warn(tracking_run, mark)
+            get_run_logger().warning(
+                "%s: %s (takedown %s)", output.stage, mark["what"], mark["takedown"][:12]
+            )
+
     def attach_page(self, output: StageOutput, name: str, title: str) -> None:
         """Links a page among the artifacts of a stage from the pages of the pipeline run."""
-        record = self.store.computation(output).get("record") or self.stage_records[output.stage]
+        record = self.records.artifacts_of(output) or self.stage_records[output.stage]
         self.pages[title] = (record, f"/artifacts/{name}")
 
     def refuse(self) -> None:

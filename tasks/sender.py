@@ -73,7 +73,9 @@ class Sender:
             self._wake.clear()
             sent = self.spool.sent
             try:
-                tracker = tracker or self._connect()
+                if tracker is None:
+                    tracker = self._connect()
+                    self._send_leftovers()  # first: what this run says may concern earlier ones
                 self.spool.send(tracker.send)
             except Exception as error:  # MLflow is away; whatever it says, the records are on disk
                 self.error = error
@@ -88,7 +90,6 @@ class Sender:
                 continue
             self.error, pause = None, PAUSE_SECONDS
             if closing and not self.spool.waiting():
-                self._send_leftovers()
                 return
             self._wake.wait(None if not closing else 0)
 

@@ -1,7 +1,7 @@
 """Which rows of which checkpoints' training held a document: from its tokens to the steps that saw them."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -9,28 +9,25 @@ from typing import Any
 import numpy as np
 
 from pipeline_config.settings import Training
-from tasks.audit.ledger import Ledger, connect, text_list
+from tasks.audit.ledger import Ledger, text_list
 from tasks.lineage import Node
 from tasks.store import Store
 
 MOST_STEPS = 10  # named one by one; all are counted
 
 
-def token_ranges(ledger: Ledger, packing: Node, identity: str, source: str) -> list[dict[str, Any]]:
-    """Where a document's tokens are: shard, split, first and one past the last token, and their count."""
+def token_ranges(ledger: Ledger, packing: Node, records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Where the tokens of records (`id`, `source`) are: shard, split, first and one past the last token."""
     files = ledger.files(packing, "index")
-    if not files:
+    if not files or not records:
         return []
-    found = connect().execute(
-        "SELECT parse_filename(filename, true), start_token, end_token, token_count FROM "
-        f"read_parquet({text_list(files)}, filename = true) WHERE id = ? AND source = ? ORDER BY 1, 2",
-        [identity, source],
+    ranges = ledger.rows(
+        "SELECT id, source, parse_filename(filename, true) AS shard, start_token, end_token, token_count "
+        f"FROM read_parquet({text_list(files)}, filename = true) "
+        "WHERE (id, source) IN (SELECT unnest(?), unnest(?)) ORDER BY shard, start_token",
+        [[record["id"] for record in records], [record["source"] for record in records]],
     )
-    names = ("shard", "start_token", "end_token", "token_count")
-    return [
-        dict(zip(names, row, strict=True)) | {"split": row[0].split("-")[0], "source": source}
-        for row in found.fetchall()
-    ]
+    return [found | {"split": found["shard"].split("-")[0]} for found in ranges]
 
 
 def trainings_of(store: Store, tokens_digest: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -54,18 +51,18 @@ def _steps(folder: str, recipe: dict[str, Any], ranges: list[dict[str, Any]]) ->
     settings = Training.model_validate(recipe["settings"])
     weights = next(part for part in recipe["inputs"] if isinstance(part, dict))
     sources, schedule = _schedule(folder, settings, tuple(sorted(weights.items())))
-    steps: set[int] = set()
-    rows = 0
+    touched: dict[str, set[int]] = {source: set() for source in sources}
     for part in ranges:
-        if part["split"] == "train" and part["source"] in sources:
-            touched = rows_of(Path(folder), part, settings.model.max_context)
-            rows += len(touched)
-            mine = (schedule[:, 0] == sources.index(part["source"])) & np.isin(schedule[:, 1], touched)
-            steps.update((np.flatnonzero(mine) // settings.rows_per_step).tolist())
+        if part["split"] == "train" and part["source"] in touched:
+            touched[part["source"]].update(rows_of(Path(folder), part, settings.model.max_context))
+    steps: set[int] = set()
+    for number, source in enumerate(sources):
+        mine = (schedule[:, 0] == number) & np.isin(schedule[:, 1], list(touched[source]))
+        steps.update((np.flatnonzero(mine) // settings.rows_per_step).tolist())
     ordered = sorted(steps)
     return {
         "steps": settings.steps,
-        "rows": rows,
+        "rows": sum(map(len, touched.values())),
         "steps_that_saw_it": len(ordered),
         "first_steps": ordered[:MOST_STEPS],
         "last_step": ordered[-1] if ordered else None,
@@ -83,10 +80,15 @@ def _schedule(
     return rows.sources, rows.schedule(settings.steps * settings.rows_per_step)
 
 
+@lru_cache(maxsize=8)
+def _shards(folder: Path) -> list[dict[str, Any]]:
+    return json.loads((folder / "tokens.json").read_text("utf-8"))["shards"]
+
+
 def rows_of(folder: Path, part: dict[str, Any], row_tokens: int) -> range:
     """The rows of a source's stream that hold tokens of a range; a row holds `row_tokens` + 1 tokens."""
     before = total = 0
-    for shard in json.loads((folder / "tokens.json").read_text("utf-8"))["shards"]:
+    for shard in _shards(folder):
         if shard["split"] == part["split"] and shard["source"] == part["source"]:
             if Path(shard["file"]).stem == part["shard"]:
                 before = total

@@ -12,6 +12,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline_config.environment import home
 from pipeline_config.errors import AuditError
 from tasks.lineage import Node, RunRecord
 from tasks.steps.shards import DOCUMENT_SCHEMA, REMOVED_SCHEMA
@@ -38,11 +39,13 @@ class Ledger:
     def __init__(self, run: RunRecord, store: Store):
         self.run = run
         self.store = store
-        self.stages = [node for node in run.nodes if node.stage in STAGES and self.files(node, "removed")]
-        if not self.stages:
+        self.stages = [node for node in run.nodes if node.stage in STAGES]
+        gone = [node.name for node in self.stages if not self.files(node, "removed")]
+        if gone or not self.stages:
             raise AuditError(
-                f"run {run.id} ({run.name}) has no tables below {store.root}: its outputs were removed, or "
-                "TOKENMILL_HOME is another folder than it was"
+                f"run {run.id} ({run.name}) has no tables below {store.root} of "
+                f"{', '.join(gone) or 'any stage'}: its outputs were removed, or TOKENMILL_HOME is another "
+                "folder than it was. Run it again"
             )
         self.database = connect()
 
@@ -122,7 +125,7 @@ class Ledger:
             "ORDER BY file, row LIMIT ?",
             [*parameters, most],
         )
-        return [_row(place) | place for place in places]
+        return [row_at(place["file"], place["row"]) | place for place in places]
 
     def files(self, node: Node, table: str) -> list[str]:
         """The Parquet files of a table (`documents`, `removed`) of a stage, in order."""
@@ -141,9 +144,12 @@ class Ledger:
 
 def connect() -> duckdb.DuckDBPyConnection:
     """An empty database in memory that loads no extension from anywhere."""
-    return duckdb.connect(
-        ":memory:", config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
-    )
+    config = {
+        "autoinstall_known_extensions": "false",
+        "autoload_known_extensions": "false",
+        "temp_directory": str(home() / "cache" / "duckdb"),
+    }
+    return duckdb.connect(":memory:", config=config)
 
 
 def text(value: str) -> str:
@@ -156,13 +162,13 @@ def text_list(values: Sequence[str]) -> str:
     return f"[{', '.join(map(text, values))}]"
 
 
-def _row(place: dict[str, Any]) -> dict[str, Any]:
+def row_at(path: str, number: int, columns: list[str] | None = None) -> dict[str, Any]:
     """A row of a Parquet file, by its number; only its row group is read."""
-    with pq.ParquetFile(Path(place["file"])) as file:
-        number = place["row"]
+    with pq.ParquetFile(Path(path)) as file:
+        left = number
         for group in range(file.num_row_groups):
             rows = file.metadata.row_group(group).num_rows
-            if number < rows:
-                return file.read_row_group(group).slice(number, 1).to_pylist()[0]
-            number -= rows
-    raise AuditError(f"{place['file']} has no row {place['row']}: it changed while it was read")
+            if left < rows:
+                return file.read_row_group(group, columns).slice(left, 1).to_pylist()[0]
+            left -= rows
+    raise AuditError(f"{path} has no row {number}: it changed while it was read")

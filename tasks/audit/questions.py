@@ -8,6 +8,8 @@ from tasks.audit import comparison, pages, removal_review, verification
 from tasks.audit import trace as tracing
 from tasks.audit.ledger import Ledger
 from tasks.lineage import RunRecord, find_run
+from tasks.sender import spool_root
+from tasks.spool import Spool, spools
 from tasks.steps.selection import KINDS, Kind, Selector
 from tasks.store import Store
 
@@ -56,8 +58,6 @@ def what_if(overrides: list[str], sample: int, seed: int, run: str) -> tuple[Ans
 def flush() -> Answer:
     """Sends what waits for MLflow: how much was `sent`, still is `waiting`, and was `refused`."""
     from tasks.provenance import send_all
-    from tasks.sender import spool_root
-    from tasks.spool import spools
 
     sent, problem = 0, None
     try:
@@ -68,10 +68,16 @@ def flush() -> Answer:
     left = spools(spool_root())
     return {
         "sent": sent,
-        "waiting": sum(spool.waiting() for spool in left),
+        "waiting": sum(_waiting(spool) for spool in left),
         "refused": [operation for spool in left for operation in spool.refused()],
         "problem": problem,
     }
+
+
+def _waiting(spool: Spool) -> int:
+    """Operations that nobody is sending: a run that is going on sends its own."""
+    with spool.lock() as free:
+        return spool.waiting() if free else 0
 
 
 def _check_at_least_one(name: str, value: int) -> None:

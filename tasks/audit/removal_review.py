@@ -38,7 +38,8 @@ def why(ledger: Ledger, stage: str, reason: str, sample: int = 20, seed: int = 0
         ledger.lost(node, "id", "url", "source", "fate", "reason", "value", "excerpt") for node in nodes
     )
     rows = ledger.rows(
-        f"SELECT * FROM ({lost}) WHERE reason = ? ORDER BY sha256(? || id || source) LIMIT ?",
+        f"SELECT * FROM ({lost}) WHERE reason = ? "
+        "ORDER BY sha256(? || id || source), url, value, excerpt LIMIT ?",
         [reason, f"{seed}:", sample],
     )
     total = sum(row["records"] for row in counts if row["reason"] == reason)
@@ -70,7 +71,8 @@ def near_misses(
         ledger.kept(node, "id", "url", "source", "text", "language", "language_score") for node in nodes
     )
     rows = ledger.rows(
-        f"SELECT * FROM ({kept}) ORDER BY sha256(? || id || source) LIMIT ?", [f"{seed}:", MOST_COMPARED]
+        f"SELECT * FROM ({kept}) ORDER BY sha256(? || id || source), url, text LIMIT ?",
+        [f"{seed}:", MOST_COMPARED],
     )
     settings = Settings.model_validate(ledger.run.settings)
     if reason == "near_duplicate":
@@ -126,14 +128,15 @@ def _texts_before(ledger: Ledger, nodes: list[Node], rows: list[Row]) -> dict[tu
 
 def _removed_values(ledger: Ledger, nodes: list[Node], reason: str) -> np.ndarray:
     lost = " UNION ALL ".join(ledger.lost(node, "reason", "value") for node in nodes)
-    rows = ledger.rows(f"SELECT value FROM ({lost}) WHERE reason = ?", [reason])
-    numbers = [NUMBER.findall(row["value"] or "") and NUMBER.search(row["value"]) for row in rows]
-    return np.array([float(found.group()) for found in numbers if found] or [0.0])
+    rows = ledger.rows(f"SELECT DISTINCT value FROM ({lost}) WHERE reason = ?", [reason])
+    numbers = [NUMBER.search(row["value"] or "") for row in rows]
+    return np.array(sorted(float(found.group()) for found in numbers if found) or [0.0])
 
 
 def _distance(value: float, removed: np.ndarray) -> float:
-    """How far a kept value is from the nearest removed one: the threshold lies between."""
-    return float(np.abs(removed - value).min())
+    """How far a kept value is from the nearest of the sorted removed ones: the threshold lies between."""
+    place = int(np.searchsorted(removed, value))
+    return float(np.abs(removed[max(0, place - 1) : place + 1] - value).min())
 
 
 def _most_similar(rows: list[Row], settings: Settings, most: int) -> list[Row]:

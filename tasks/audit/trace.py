@@ -11,7 +11,7 @@ from fastwarc.warc import ArchiveIterator
 from pipeline_config.errors import SourceError
 from pipeline_config.settings import Settings
 from tasks.audit.exposure import seen_by, token_ranges
-from tasks.audit.ledger import FIRST_STAGES, IDENTITY, Ledger, text_list
+from tasks.audit.ledger import FIRST_STAGES, IDENTITY, Ledger, row_at, text_list
 from tasks.audit.marks import marks_of
 from tasks.sources import join_uri
 from tasks.steps.selection import Selector
@@ -44,26 +44,34 @@ def trace(ledger: Ledger, selector: Selector, most: int = MOST_DOCUMENTS) -> dic
         "selected": {"kind": selector.kind, "value": selector.value},
         "records": ledger.rows(read, parameters)[0]["records"],
         "fates": fates,
-        "documents": [path_of(ledger, row) for row in found[:most]],
+        "documents": paths_of(ledger, found[:most]),
     }
 
 
-def path_of(ledger: Ledger, entry: Row) -> dict[str, Any]:
-    """The path of one record through the run."""
+def paths_of(ledger: Ledger, entries: Sequence[Row]) -> list[dict[str, Any]]:
+    """The paths of records through the run. Each table is searched once, for all of them."""
+    ids = [entry["id"] for entry in entries]
+    found = {
+        (node.name, table): ledger.find(node, "id IN (SELECT unnest(?))", [ids], table)
+        for node in (ledger.stages if ids else ())
+        for table in ("documents", "removed")
+    }
+    return [_path_of(ledger, entry, found) for entry in entries]
+
+
+def _path_of(ledger: Ledger, entry: Row, found: dict[tuple[str, str], list[Row]]) -> dict[str, Any]:
     steps: list[dict[str, Any]] = []
     text: str | None = None
-    last: Row = entry
+    last, compared = entry, None
     for node in ledger.stages:
         if node.label not in (entry["source"], ALL):
             continue
-        kept = _same(ledger.find(node, "id = ?", [entry["id"]], "documents"), entry)
-        lost = _same(ledger.find(node, "id = ?", [entry["id"]], "removed"), entry)
+        kept = _same(found[node.name, "documents"], entry)
+        lost = _same(found[node.name, "removed"], entry)
+        compared = last if node.stage == "deduplication" else compared
         for row in kept[:1] or lost[:1]:
-            fate = (
-                {name: row.get(name) for name in ("fate", "reason", "value")}
-                if not kept
-                else {"fate": "kept"}
-            )
+            names = ("fate",) if kept else ("fate", "reason", "value")
+            fate = {name: row.get(name, "kept") for name in names}
             step = {"stage": node.stage, "source": node.label, "key": node.key} | fate
             step["change"] = _change(text, row.get("text"), node.stage)
             steps.append(step)
@@ -72,7 +80,7 @@ def path_of(ledger: Ledger, entry: Row) -> dict[str, Any]:
     document["record"] = {name: entry.get(name) for name in ENTRY_FIELDS} | _source_record(ledger, entry)
     document["steps"] = steps
     document["fate"] = _fate(steps, last)
-    document["cluster"] = _cluster(ledger, entry)
+    document["cluster"] = _cluster(ledger, compared) if compared else []
     return document | _tokens(ledger, entry)
 
 
@@ -102,27 +110,26 @@ def _change(before: str | None, after: str | None, stage: str) -> dict[str, Any]
     }
 
 
-def _cluster(ledger: Ledger, entry: Row) -> list[Row]:
-    """The duplicates of a document, itself included, the survivor first.
+def _cluster(ledger: Ledger, place: Row) -> list[Row]:
+    """The duplicates of the document at a place among those compared, itself included, the survivor first.
 
-    Members are known by their place among the documents that were compared: ids may repeat.
+    Members are known by their place (shard and row), not by their id: ids may repeat.
     """
-    node = ledger.run.last("deduplication")
-    members = ledger.files(node, "clusters") if node else []
-    shards = [file for name in node.inputs for file in _documents(ledger, name)] if node else []
-    if not members or not shards:
+    node = ledger.node("deduplication")
+    members = ledger.files(node, "clusters")
+    shards = [file for name in node.inputs for file in _documents(ledger, name)]
+    if not members or place.get("file") not in shards:
         return []
-    return ledger.rows(
-        f"WITH members AS (SELECT * FROM read_parquet({text_list(members)})), compared AS ("
-        f"SELECT list_position({text_list(shards)}, filename) - 1 AS shard, file_row_number AS row, url, "
-        f"{', '.join(IDENTITY)} FROM read_parquet({text_list(shards)}, filename = true, "
-        "file_row_number = true, union_by_name = true)), found AS ("
-        "SELECT m.*, c.* EXCLUDE (shard, row, id) FROM members m JOIN compared c USING (shard, row)) "
-        "SELECT id, kept, similarity, url, source FROM found WHERE cluster IN (SELECT cluster FROM found "
-        f"WHERE {' AND '.join(f'{name} IS NOT DISTINCT FROM ?' for name in IDENTITY)}) "
-        "ORDER BY kept DESC, similarity DESC, id, source",
-        [entry.get(name) for name in IDENTITY],
+    found = ledger.rows(
+        f"WITH members AS (SELECT * FROM read_parquet({text_list(members)})) "
+        "SELECT shard, row, id, kept, similarity FROM members WHERE cluster IN "
+        "(SELECT cluster FROM members WHERE shard = ? AND row = ?) ORDER BY kept DESC, similarity DESC, id",
+        [shards.index(place["file"]), place["row"]],
     )
+    for member in found:
+        row = row_at(shards[member.pop("shard")], member.pop("row"), ["url", "source"])
+        member |= {"url": row["url"], "source": row["source"]}
+    return found
 
 
 def _documents(ledger: Ledger, name: str) -> list[str]:
@@ -134,7 +141,7 @@ def _tokens(ledger: Ledger, entry: Row) -> dict[str, Any]:
     packing = ledger.run.last("packing")
     if packing is None:
         return {"tokens": [], "checkpoints": []}
-    ranges = token_ranges(ledger, packing, entry["id"], entry["source"])
+    ranges = token_ranges(ledger, packing, [entry])
     checkpoints = seen_by(ledger.store, packing, ranges) if ranges else []
     for checkpoint in checkpoints:
         checkpoint["marks"] = marks_of(ledger.store, "training", checkpoint["key"])

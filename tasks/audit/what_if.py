@@ -69,7 +69,7 @@ def what_if(ledger: Ledger, overrides: list[str], sample: int = 1000, seed: int 
         "stage": stage,
         "seed": seed,
         "sources": results,
-        "notes": _notes(ledger, stage, results),
+        "notes": _notes(ledger, stage),
     }
 
 
@@ -256,13 +256,17 @@ def _examples(records: list[Row], fates: list[list[tuple[str, str, str]]], indic
     ]
 
 
-def _notes(ledger: Ledger, stage: str, results: list[Row]) -> list[str]:
+def _notes(ledger: Ledger, stage: str) -> list[str]:
     notes = []
-    exact = all(result["sampled"] == result["records"] for result in results)
-    if stage == "deduplication" and not exact:
+    if stage == "deduplication":
         notes.append(
-            "A sample holds few of the pairs of all documents: it underestimates deduplication. Take all "
-            "documents as the sample for exact numbers."
+            "Duplicates are looked for within each source's sample: pairs across sources are not seen, and a "
+            "sample that is smaller than its source holds few of the pairs. Take this for a lower bound."
+        )
+    if stage == "url_filtering":
+        notes.append(
+            "The payload types of pages that were kept are not on record: leaving one of them out shows no "
+            "loss."
         )
     if CHAIN.index(stage) < CHAIN.index("deduplication"):
         node = next((node for node in ledger.stages if node.stage == "deduplication"), None)

@@ -25,7 +25,7 @@ TAKEDOWN = """\
 2. `python -m flows.reprocess takedown LIST --run {digest}` finds every output and checkpoint that holds such
    a document or a near-duplicate of it, makes the corpus again without them, proves that nothing is left, and
    writes a certificate.
-3. Name the list as `takedown` of the source in the preset: later runs leave the documents out, too."""
+3. Name the lists that the certificate names as `takedown` of the sources in the preset, for later runs."""
 
 
 def corpus_card(statistics: Row, facts: Row, files: dict[str, list[str]]) -> str:

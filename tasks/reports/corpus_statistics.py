@@ -49,7 +49,7 @@ def corpus_statistics(ledger: Ledger, samples: int, domains: int, seed: int) -> 
         "tokens": _tokens(ledger),
         "kept_samples": ledger.rows(
             f"SELECT source, url, id, left(text, {KEPT_EXCERPT_CHARACTERS}) AS excerpt FROM ({corpus}) "
-            "ORDER BY sha256(? || id || source) LIMIT ?",
+            "ORDER BY sha256(? || id || source), url, excerpt LIMIT ?",
             [f"{seed}:", samples],
         ),
         "removed_samples": _removed_samples(ledger, samples, seed),

@@ -50,8 +50,9 @@ def model_card(facts: Row, losses: list[Row], sample: Row | None) -> str:
         ]
     parts += [
         "## How to reproduce",
-        f"With the code at `{facts['code']}` and the same sources:",
-        f"    python -m flows.train_language_model {facts['preset']} {_overrides(facts)}".rstrip(),
+        f"With the code at `{facts['code']}`, the versions below, and `preset.yaml` of this folder, in which "
+        "the `base` of each source has to say where its files lie (`corpus.json` of the corpus names them):",
+        "    python -m flows.train_language_model preset.yaml",
         table(["decides the output", "version"], facts["versions"].items()),
         "## Limitations",
         "Trained on automatically filtered texts, it repeats them, true or not; see the corpus card.",
@@ -81,7 +82,3 @@ def _losses(losses: list[Row]) -> list[list[Any]]:
         [int(p["step"]), f"{p['train_loss']:.4f}", f"{p['val_loss']:.4f}" if "val_loss" in p else ""]
         for p in chosen
     ]
-
-
-def _overrides(facts: Row) -> str:
-    return " ".join(f"training.{name}={facts['training'][name]}" for name in ("steps", "seed"))

@@ -145,7 +145,7 @@ class FindClusters(PipelineStep):
                         "shard": shard,
                         "row": row,
                         "id": identity,
-                        "cluster": survivor,
+                        "cluster": "{}:{}".format(*places[firsts[index]][:2]),  # ids may repeat
                         "survivor": survivor,
                         "similarity": similarity(signatures[index], signatures[firsts[index]]),
                         "kept": bool(firsts[index] == index),

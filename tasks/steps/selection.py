@@ -122,10 +122,18 @@ def _is_unicode(value: str) -> bool:
 
 
 def any_of(selectors: Iterable[Selector]) -> tuple[str, list[Any]]:
-    """A SQL condition that one of the selectors holds."""
+    """A SQL condition that one of the selectors holds; ids and URLs are looked up, not tried one by one."""
     conditions, parameters = ["false"], []
+    listed: dict[str, list[str]] = {"id": [], "url": []}
     for selector in selectors:
-        condition, values = selector.condition()
-        conditions.append(condition)
-        parameters += values
+        if selector.kind in ("id", "url"):
+            listed[selector.kind] += selector.forms if selector.kind == "url" else (selector.value,)
+        else:
+            condition, values = selector.condition()
+            conditions.append(condition)
+            parameters += values
+    for column, values in listed.items():
+        if values:
+            conditions.append(f"{column} IN (SELECT unnest(?))")
+            parameters.append(values)
     return f"({' OR '.join(conditions)})", parameters

@@ -7,7 +7,8 @@ from tasks.lineage import now
 from tasks.markup import table, table_of
 from tasks.run import Run
 from tasks.store import write_json
-from tasks.takedown.request import CORPUS_STAGES, MODEL_STAGES, Request
+from tasks.takedown.proof import SNIPPET_CHARACTERS
+from tasks.takedown.request import ASKED_FOR, CORPUS_STAGES, MODEL_STAGES, Request
 
 Row = dict[str, Any]
 
@@ -16,11 +17,11 @@ def certify(request: Request, run: Run, held: list[Row], rounds: int) -> Row:
     """Marks what is superseded, and writes the certificate to the data folder and to MLflow."""
     old, new = request.ledger.run, run.record
     certificate = {
-        "asked": request.asked.facts
-        | {"list": request.uri, "entries": [{s.kind: s.value} for s in request.asked.selectors]},
+        "asked": request.asked.facts | {"list": request.uri, "entries": _entries(request)},
         "found": {"records": request.records, "outputs": held},
         "removed": {"records": len(request.records), "rounds": rounds},
-        "proof": _PROOF,
+        "lists": {source: str(path) for source, path in request.lists.items()},
+        "proof": _proof(run),
         "before": _digests(old),
         "after": _digests(new),
         "recomputed": [f"{r.output.stage} {r.output.label}" for r in run.results if not r.cached],
@@ -39,12 +40,27 @@ def certify(request: Request, run: Run, held: list[Row], rounds: int) -> Row:
     return certificate
 
 
-_PROOF = [
-    "no document with an affected id or URL is in any stage of the new run; the ledger has no text of it",
-    "no affected token range is in the index, and the index covers every token of the shards",
-    "no document of the new corpus has an affected text, or shares a band of its MinHash signature with one",
-    "no beginning, middle or end of an affected text is in the card, the report or a sample",
-]
+def _entries(request: Request) -> list[Row]:
+    """Each entry of the list with the number of records that it means in the old run."""
+    asked = [row for row in request.affected if row["why"] == ASKED_FOR]
+    return [
+        {s.kind: s.value, "records": sum(s.matches(row["url"], row["id"]) for row in asked)}
+        for s in request.asked.selectors
+    ]
+
+
+def _proof(run: Run) -> list[str]:
+    """What was checked of the new run."""
+    checked = [
+        "no affected id or URL is among what any stage of the new run kept, and no text of one in its ledger",
+        "no document of the new corpus has a text that an affected one had in any stage, or shares a band of "
+        "its MinHash signature with one",
+        f"no beginning, middle or end ({SNIPPET_CHARACTERS} characters each) of such a text is in the card, "
+        "the report or a sample, unless other documents say the same",
+    ]
+    if run.record.last("packing") is not None:
+        checked.append("no affected token range is in the index, which covers every token of the shards")
+    return checked
 
 
 def _digests(run: Any) -> Row:
@@ -56,10 +72,11 @@ def _mark(request: Request, run: Run, held: list[Row]) -> None:
     corpus = run.record.last("document_split")
     current = {node.digest for node in run.record.nodes}
     by = corpus.digest if corpus else ""
-    for row in held:
+    first = {(row["stage"], row["key"]): row for row in reversed(held)}
+    for row in first.values():
         if row["digest"] in current:  # byte for byte what the new run has
             continue
-        what = "superseded" if row["stage"] in CORPUS_STAGES else row["what"]
+        what = f"superseded: {row['what']}" if row["stage"] in CORPUS_STAGES else row["what"]
         if row["stage"] in (*CORPUS_STAGES, *MODEL_STAGES):
             mark = {
                 "what": what,
@@ -86,7 +103,10 @@ def certificate_page(certificate: Row) -> str:
                 table(
                     ["asked", ""], [[name, asked[name]] for name in ("list", "takedown", "date", "reason")]
                 ),
-                table(["entry", "value"], [next(iter(entry.items())) for entry in asked["entries"]]),
+                table(
+                    ["entry", "value", "records"],
+                    [[*next(iter(entry.items())), entry["records"]] for entry in asked["entries"]],
+                ),
                 f"## Found: {len(certificate['found']['records'])} records",
                 table_of(certificate["found"]["records"], "why", "source", "url", "id"),
                 "## Outputs that held them, or were made from such",
@@ -99,8 +119,10 @@ def certificate_page(certificate: Row) -> str:
                 "\n".join(f"- {line}" for line in certificate["proof"]),
                 f"Run before: `{certificate['run_before']}`, after: `{certificate['run_after']}`, "
                 f"finished {certificate['finished']}.",
-                "Later runs leave these documents out only if the sources of their preset name the list as "
-                "`takedown`.",
+                "## For later runs",
+                "They leave these documents out only if the sources of their preset name these lists as "
+                "`takedown`. Keep the lists: they hold the ids of the near-duplicates, too.",
+                table(["source", "takedown"], certificate["lists"].items()),
             ]
         )
         + "\n"

@@ -4,6 +4,7 @@ import hashlib
 import html
 import json
 import shutil
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,9 @@ import pyarrow.parquet as pq
 
 from pipeline_config.errors import StageError
 from tasks.audit.exposure import token_ranges
-from tasks.audit.ledger import LAST_STAGE, Ledger
+from tasks.audit.ledger import LAST_STAGE, Ledger, row_at, text_list
 from tasks.executor import run_pipeline
+from tasks.lineage import Node
 from tasks.run import Run
 from tasks.steps.deduplication import WriteSignatures, signature_block
 from tasks.steps.selection import any_of
@@ -22,7 +24,6 @@ from tasks.takedown.request import AFFECTED, Request
 
 Row = dict[str, Any]
 SNIPPET_CHARACTERS, SHORTEST_TEXT = 120, 40
-TEXT_STAGES = ("document_import", "text_extraction", "language_identification", "quality_filtering")
 
 
 def remaining(request: Request, run: Run) -> list[Row]:
@@ -41,16 +42,14 @@ def remaining(request: Request, run: Run) -> list[Row]:
     return left
 
 
-def _texts(request: Request) -> dict[tuple[str, str], str]:
-    """The longest known text of each affected document, by source and id, from the old run."""
-    nodes = [node for node in request.ledger.stages if node.stage in TEXT_STAGES]
+def _texts(request: Request) -> list[str]:
+    """All texts that the affected documents had in the old run, before and after each change."""
+    nodes = [node for node in request.ledger.stages if node.stage != "url_filtering"]
     kept = " UNION ALL ".join(request.ledger.kept(node, "source", "id", "text") for node in nodes)
     rows = request.ledger.rows(
-        f"SELECT source, id, arg_max(text, length(text)) AS text FROM ({kept}) WHERE {AFFECTED} "
-        "GROUP BY source, id",
-        request.keys,
+        f"SELECT DISTINCT text FROM ({kept}) WHERE {AFFECTED} AND text != '' ORDER BY text", request.keys
     )
-    return {(row["source"], row["id"]): row["text"] for row in rows if row["text"]}
+    return [row["text"] for row in rows]
 
 
 def _check_ids(request: Request, ledger: Ledger) -> None:
@@ -74,9 +73,8 @@ def _check_tokens(request: Request, ledger: Ledger) -> None:
     packing = ledger.run.last("packing")
     if packing is None:
         return
-    for row in request.records:
-        if token_ranges(ledger, packing, row["id"], row["source"]):
-            raise StageError(f"takedown: tokens of {row['id']} are still in packing/{packing.key}")
+    for found in token_ranges(ledger, packing, request.records):
+        raise StageError(f"takedown: tokens of {found['id']} are still in packing/{packing.key}")
     described = json.loads((ledger.store.path(packing.output) / "tokens.json").read_text("utf-8"))
     (counted,) = ledger.rows(
         "SELECT coalesce(sum(end_token - start_token), 0)::BIGINT AS n FROM read_parquet(?)",
@@ -87,13 +85,15 @@ def _check_tokens(request: Request, ledger: Ledger) -> None:
         raise StageError(f"takedown: packing/{packing.key} has {total} tokens, its index {counted['n']}")
 
 
-def _check_snippets(ledger: Ledger, texts: dict[tuple[str, str], str]) -> None:
+def _check_snippets(ledger: Ledger, texts: list[str]) -> None:
     """No beginning, middle or end of an affected text is in a card, report or sample of the new run.
 
-    What other documents of the new corpus say, too, such as a licence at the top of many texts, may be shown.
+    What other documents say, too, such as a licence at the top of many texts, may be shown.
     """
-    corpus = next(node for node in ledger.stages if node.stage == LAST_STAGE)
-    said_by_others = f"SELECT 1 FROM ({ledger.kept(corpus, 'text')}) WHERE contains(text, ?) LIMIT 1"
+    said_by_others = (
+        f"SELECT 1 FROM (SELECT text FROM ({ledger.kept(_corpus(ledger), 'text')}) UNION ALL "
+        f"SELECT excerpt FROM ({ledger.all_lost('excerpt')})) WHERE contains(text, ?) LIMIT 1"
+    )
     paths = [
         path
         for node in ledger.run.nodes
@@ -103,18 +103,19 @@ def _check_snippets(ledger: Ledger, texts: dict[tuple[str, str], str]) -> None:
     ]
     for path in paths:
         page = html.unescape(path.read_text("utf-8", "replace"))
-        for (_, identity), text in texts.items():
-            shown = (snippet for snippet in snippets(text) if snippet in page)
-            if any(not ledger.rows(said_by_others, [snippet]) for snippet in shown):
-                raise StageError(f"takedown: {path} still shows text of {identity}")
+        shown = (snippet for text in texts for snippet in snippets(text) if snippet in page)
+        for snippet in shown:
+            if not ledger.rows(said_by_others, [snippet]):
+                raise StageError(f"takedown: {path} still shows {snippet[:SHORTEST_TEXT]!r}")
 
 
-def _excerpts(ledger: Ledger, texts: dict[tuple[str, str], str]) -> list[Row]:
+def _excerpts(ledger: Ledger, texts: list[str]) -> list[Row]:
     """Records that the new run removed for other reasons, whose excerpt is of an affected text."""
-    beginnings = {text[:EXCERPT_CHARACTERS] for text in texts.values() if len(text) >= SHORTEST_TEXT}
+    beginnings = {text[:EXCERPT_CHARACTERS] for text in texts if len(text) >= SHORTEST_TEXT}
     return ledger.rows(
         "SELECT DISTINCT id, source, url, 'found by the proof' AS why "
-        f"FROM ({ledger.all_lost('id', 'source', 'url', 'excerpt')}) WHERE excerpt IN (SELECT unnest(?))",
+        f"FROM ({ledger.all_lost('id', 'source', 'url', 'excerpt')}) WHERE excerpt IN (SELECT unnest(?)) "
+        "ORDER BY source, id, url",
         [sorted(beginnings)],
     )
 
@@ -132,36 +133,42 @@ def snippets(text: str) -> list[str]:
     return [part for part in dict.fromkeys(parts) if len(part) >= SHORTEST_TEXT]
 
 
-def _similar(request: Request, run: Run, ledger: Ledger, texts: dict[tuple[str, str], str]) -> list[Row]:
+def _similar(request: Request, run: Run, ledger: Ledger, texts: list[str]) -> list[Row]:
     """Documents of the new corpus that share a band of their signature or their text with an affected one."""
+    shards = ledger.files(_corpus(ledger), "documents")
+    places = {(shards[shard], row) for shard, row in _of_a_band(request, run, texts, shards)}
+    digests = sorted({hashlib.sha256(text.encode()).hexdigest() for text in texts})
+    same = ledger.rows(
+        f"SELECT filename AS file, file_row_number AS row FROM read_parquet({text_list(shards)}, "
+        "filename = true, file_row_number = true) WHERE sha256(text) IN (SELECT unnest(?))",
+        [digests],
+    )
+    places |= {(place["file"], place["row"]) for place in same}
+    found = [row_at(file, row, ["id", "source", "url"]) for file, row in sorted(places)]
+    return [row | {"why": "found by the proof"} for row in found]
+
+
+def _of_a_band(request: Request, run: Run, texts: list[str], shards: list[str]) -> Iterator[tuple[int, int]]:
+    """(shard, row) of the documents that agree with one of the texts in all rows of a band."""
     settings = run.settings.deduplication
     block = signature_block(settings)
-    shingled = [shingles for text in texts.values() if (shingles := block.get_shingles(text)).size]
-    rows = settings.rows_per_band
-    gone = [np.asarray(block.get_signature(shingles), dtype="<u8").ravel() for shingles in shingled]
-    bands = [{g[b * rows : (b + 1) * rows].tobytes() for g in gone} for b in range(settings.bands)]
-    digests = {hashlib.sha256(text.encode()).digest() for text in texts.values()}
-    corpus = next(node for node in ledger.stages if node.stage == "document_split")
-    shards = ledger.files(corpus, "documents")
-    scratch = request.folder / "signatures" / corpus.key[:16]
-    writer = WriteSignatures(str(scratch), settings, [True] * len(shards))
-    workers = run.settings.execution.workers
-    steps = [ReadShard(shards), writer]
-    run_pipeline(steps, tasks=len(shards), workers=workers, logging_dir=scratch / "logs")
-    similar: set[str] = set()
-    for path in sorted((scratch / "signatures").glob("*.parquet")):
-        signed = pq.read_table(path)
-        for identity, signature in zip(
-            signed["id"].to_pylist(), signed["signature"].to_pylist(), strict=True
-        ):
-            parts = (signature[8 * rows * b : 8 * rows * (b + 1)] for b in range(settings.bands))
-            if any(part in known for part, known in zip(parts, bands, strict=True)):
-                similar.add(identity)
-    shutil.rmtree(scratch)
-    found = ledger.rows(
-        f"SELECT id, source, url, text FROM ({ledger.kept(corpus, 'id', 'source', 'url', 'text')}) "
-        "WHERE id IN (SELECT unnest(?)) OR unhex(sha256(text)) IN (SELECT unnest(?))",
-        [sorted(similar), sorted(digests)],
-    )
-    names = ("id", "source", "url")
-    return [{name: row[name] for name in names} | {"why": "found by the proof"} for row in found]
+    shingled = [shingles for text in texts if (shingles := block.get_shingles(text)).size]
+    width = 8 * settings.rows_per_band
+    gone = [np.asarray(block.get_signature(shingles), dtype="<u8").tobytes() for shingles in shingled]
+    bands = [slice(width * band, width * (band + 1)) for band in range(settings.bands)]
+    known = [{signature[band] for signature in gone} for band in bands]
+    scratch = request.folder / "signatures" / run.record.id
+    try:
+        steps = [ReadShard(shards), WriteSignatures(str(scratch), settings, [True] * len(shards))]
+        workers = run.settings.execution.workers
+        run_pipeline(steps, tasks=len(shards), workers=workers, logging_dir=scratch / "logs")
+        for shard, path in enumerate(sorted((scratch / "signatures").glob("*.parquet"))):
+            for signed in pq.read_table(path, columns=["row", "signature"]).to_pylist():
+                if any(signed["signature"][band] in keys for band, keys in zip(bands, known, strict=True)):
+                    yield shard, signed["row"]
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _corpus(ledger: Ledger) -> Node:
+    return next(node for node in ledger.stages if node.stage == LAST_STAGE)

@@ -21,6 +21,7 @@ from tasks.steps.takedown import REASON, TakedownList, parse_takedown_list
 from tasks.store import Store
 
 Row = dict[str, Any]
+ASKED_FOR = "asked for"
 CORPUS_STAGES = ("document_split", "corpus_publication", "bpe_training", "packing")
 MODEL_STAGES = ("training", "text_generation", "model_publication")
 
@@ -34,6 +35,8 @@ class Request:
     ledger: Ledger
     affected: list[Row]
     widened: list[Row] = field(default_factory=list)
+    everywhere: list[Row] = field(default_factory=list)
+    lists: dict[str, Path] = field(default_factory=dict)
 
     @property
     def records(self) -> list[Row]:
@@ -70,7 +73,7 @@ def open_takedown(uri: str, run: str) -> Request:
     condition, parameters = any_of(asked.selectors)
     columns = ("id", "source", "url")
     meant = ledger.rows(
-        f"SELECT DISTINCT id, source, url, 'asked for' AS why FROM ({ledger.fates(*columns)}) "
+        f"SELECT DISTINCT id, source, url, '{ASKED_FOR}' AS why FROM ({ledger.fates(*columns)}) "
         f"WHERE {condition} AND reason IS DISTINCT FROM ? ORDER BY source, id",
         [*parameters, REASON],
     )
@@ -104,11 +107,15 @@ def _near_duplicates(ledger: Ledger, meant: list[Row]) -> list[Row]:
 def settings_without(request: Request) -> Settings:
     """The settings of the run; the sources concerned name a list of everything that must go."""
     request.folder.mkdir(parents=True, exist_ok=True)
-    concerned = {row["source"] for row in request.records}
     settings = Settings.model_validate(request.ledger.run.settings)
+    request.lists = {
+        source.name: _write_list(request, source.name)
+        for source in settings.sources
+        if any(row["source"] == source.name for row in request.records)
+    }
     sources = tuple(
-        s.model_copy(update={"takedown": (*s.takedown, str(_write_list(request, s.name)))})
-        if s.name in concerned
+        s.model_copy(update={"takedown": (*s.takedown, str(request.lists[s.name]))})
+        if s.name in request.lists
         else s
         for s in settings.sources
     )
@@ -117,8 +124,8 @@ def settings_without(request: Request) -> Settings:
 
 def _write_list(request: Request, source: str) -> Path:
     """The list with the ids of the further records of a source."""
-    more = [row["id"] for row in request.records if row["why"] != "asked for" and row["source"] == source]
-    entries = [{s.kind: s.value} for s in request.asked.selectors] + [{"id": identity} for identity in more]
+    more = {row["id"] for row in request.records if row["why"] != ASKED_FOR and row["source"] == source}
+    entries = [{s.kind: s.value} for s in request.asked.selectors] + [{"id": name} for name in sorted(more)]
     values = {"reason": request.asked.reason, "date": request.asked.date, "entries": entries}
     data = yaml.safe_dump(values, sort_keys=False, allow_unicode=True).encode()
     parse_takedown_list(data, "made here")
@@ -128,37 +135,58 @@ def _write_list(request: Request, source: str) -> Path:
 
 
 def holders(request: Request) -> list[Row]:
-    """Every output in the store that holds an affected document, or was trained on one."""
+    """Every output in the store that holds an affected document or an excerpt, or was made from such."""
     store = request.ledger.store
-    found = [_holding(request, path) for path in sorted(store.root.glob("*/[0-9a-f]*/manifest.json"))]
-    held = [row for row in found if row["documents"]]
+    manifests = sorted(store.root.glob("*/[0-9a-f]*/manifest.json"))
+    request.everywhere = _everywhere(request, [path.parent for path in manifests])
+    held = [row for path in manifests for row in _holding(request, path)]
     for row in list(held):
         if row["stage"] == "document_split":
             held += _made_from(store, "bpe_training", row["digest"], "learned from such documents")
         if row["stage"] == "packing":
             held += list(_trained_on(request, row))
-    return held
+    known = {(row["stage"], row["key"]) for row in held}
+    reports = [
+        node for node in request.ledger.run.at("corpus_publication") if (node.stage, node.key) not in known
+    ]
+    what = "its report may show excerpts"
+    return held + [
+        n.model_dump(include={"stage", "key", "digest"}) | {"documents": None, "what": what} for n in reports
+    ]
 
 
-def _holding(request: Request, manifest_path: Path) -> Row:
+def _everywhere(request: Request, folders: list[Path]) -> list[Row]:
+    """The affected records of all runs: those of this one, and what the list means in any other."""
+    tables = [str(path) for folder in folders for path in sorted((folder / "documents").glob("*.parquet"))]
+    condition, parameters = any_of(request.asked.selectors)
+    found = request.ledger.rows(
+        f"SELECT DISTINCT source, id FROM read_parquet({text_list(tables)}, union_by_name = true) "
+        f"WHERE {condition} OR {AFFECTED}",
+        [*parameters, *request.keys],
+    )
+    return sorted(found, key=lambda row: (row["source"], row["id"]))
+
+
+def _holding(request: Request, manifest_path: Path) -> Iterator[Row]:
     folder = manifest_path.parent
     manifest = json.loads(manifest_path.read_text("utf-8"))
-    files = [
-        str(f) for table in ("documents", "data", "index") for f in sorted((folder / table).glob("*.parquet"))
-    ]
-    count = 0
-    if files:
-        query = f"SELECT count(*) AS n FROM read_parquet({text_list(files)}) WHERE {AFFECTED}"
-        count = request.ledger.rows(query, request.keys)[0]["n"]
-    names = ("stage", "key", "digest")
-    return {name: manifest[name] for name in names} | {"documents": count, "what": "holds documents"}
+    output = {name: manifest[name] for name in ("stage", "key", "digest")}
+    for tables, condition, what in (
+        (("documents", "data", "index"), "true", "holds documents"),
+        (("removed",), "excerpt != ''", "holds excerpts"),
+    ):
+        files = [str(path) for table in tables for path in sorted((folder / table).glob("*.parquet"))]
+        query = f"SELECT count(*) AS n FROM read_parquet({text_list(files)}) WHERE {AFFECTED} AND {condition}"
+        count = request.ledger.rows(query, keys_of(request.everywhere))[0]["n"] if files else 0
+        if count:
+            yield output | {"documents": count, "what": what}
 
 
 def _trained_on(request: Request, packed: Row) -> Iterator[Row]:
     store = request.ledger.store
     node = Node(stage="packing", label="all", key=packed["key"], digest=packed["digest"])
     ledger = request.ledger
-    ranges = [r for row in request.records for r in token_ranges(ledger, node, row["id"], row["source"])]
+    ranges = token_ranges(ledger, node, request.everywhere)
     for seen in seen_by(store, node, ranges):
         what = f"{seen['steps_that_saw_it']} of {seen['steps']} training steps saw such documents"
         if seen["validation"]:

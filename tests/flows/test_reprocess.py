@@ -245,7 +245,8 @@ def test_superseded_outputs_are_marked_and_the_new_ones_are_not(world: SimpleNam
     corpus = world.new.last("document_split").digest
     for stage in ("document_split", "bpe_training", "packing", "corpus_publication"):
         [mark] = marks_of(world.store, stage, world.old.last(stage).key)
-        assert (mark["what"], mark["superseded_by"]) == ("superseded", corpus)
+        assert mark["what"].startswith("superseded: ")
+        assert mark["superseded_by"] == corpus
         assert mark["takedown"] == world.certificate["asked"]["takedown"]
         assert marks_of(world.store, stage, world.new.last(stage).key) == []
 
@@ -310,7 +311,11 @@ def test_the_certificate_is_among_the_artifacts_of_the_new_pipeline_run(
 def test_the_certificate_names_what_was_asked_found_and_removed(world: SimpleNamespace):
     certificate = world.certificate
     assert certificate["asked"]["reason"] == "their owner asked"
-    assert certificate["asked"]["entries"][:2] == [{"domain": "site3.example"}, {"id": "s-50"}]
+    sites = len([row for row in world.gone.values() if "site3" in row["url"].lower()])
+    entries = [{"domain": "site3.example", "records": sites}, {"id": "s-50", "records": 1}]
+    assert certificate["asked"]["entries"][:2] == entries
+    assert all(entry["records"] == 0 for entry in certificate["asked"]["entries"][2:])
+    assert len(certificate["proof"]) == 4
     found = {row["id"]: row["why"] for row in certificate["found"]["records"]}
     assert found.keys() == world.gone.keys()
     assert {i for i, why in found.items() if why == "near-duplicate"} == {"s-51", "s-52"}
@@ -325,8 +330,8 @@ def test_odd_entries_stay_text_in_the_certificate(world: SimpleNamespace):
     [page] = (path.read_text("utf-8") for path in world.home.glob("takedowns/*/certificate.md"))
     assert "<script" not in page
     shown = html.unescape(page)
-    assert all(f"| {entry} |" in shown for entry in ODD[:2])
-    assert f"| https://a.example/{ODD[2]} |" in shown
+    assert all(f"| {entry} | 0 |" in shown for entry in ODD[:2])
+    assert f"| https://a.example/{ODD[2]} | 0 |" in shown
 
 
 @pytest.mark.parametrize(
@@ -350,6 +355,31 @@ def test_a_list_that_means_nothing_is_refused(
     assert "there is nothing to do" in line
     assert next(iter(entry.values())) in line
     assert len(all_runs()) == before
+
+
+def test_the_lists_of_the_certificate_keep_all_of_it_out_of_later_runs(world: SimpleNamespace):
+    settings = Settings.model_validate(world.old.settings)
+    lists = world.certificate["lists"]
+    sources = [
+        s.model_copy(update={"takedown": tuple(filter(None, [lists.get(s.name)]))}) for s in settings.sources
+    ]
+    made = build_corpus(settings.model_copy(update={"sources": tuple(sources), "name": "later"}))
+    assert made.outputs["corpus"].digest == world.new.last("document_split").digest
+
+
+@pytest.mark.slow
+def test_what_is_trained_later_on_a_superseded_corpus_is_marked_and_not_current(world: SimpleNamespace):
+    settings = Settings.model_validate(world.old.settings)
+    training = settings.training.model_copy(update={"steps": 5})
+    pretrain(settings.model_copy(update={"training": training}))
+    later = all_runs()[-1]
+    for stage in ("training", "model_publication"):
+        assert marks_of(world.store, stage, later.last(stage).key)
+    client = MlflowClient(tracking_uri())
+    versions = client.search_model_versions("name = 'tokenmill-tales'")
+    assert len(versions) == 2
+    assert all(version.tags["superseded_by"] for version in versions)
+    assert not any(version.aliases for version in versions)
 
 
 @pytest.fixture(scope="module")
@@ -411,6 +441,22 @@ def test_outputs_of_the_round_that_the_proof_refused_are_marked(hidden: SimpleNa
 def test_a_takedown_of_a_corpus_alone_makes_a_corpus_alone(hidden: SimpleNamespace):
     for when in ("before", "after"):
         assert hidden.certificate[when].keys() == {"document_split", "corpus_publication"}
+
+
+def test_what_a_list_means_in_other_runs_of_the_store_is_found_and_marked(
+    world: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("TOKENMILL_HOME", str(tmp_path / "home"))
+    (tmp_path / "in").mkdir()
+    pages = [document(f"p-{n}", f"web{n % 3}.example") for n in range(12)]
+    for name, records in (("first", pages), ("second", pages[6:])):
+        build_corpus(settings_of(name, source_of(tmp_path / "in", name, records)))
+    first, second = all_runs()
+    certificate = takedown(write_list(tmp_path / "list.yaml", {"domain": "web1.example"}), second.id)
+    found = {(row["stage"], row["key"]): row["documents"] for row in certificate["found"]["outputs"]}
+    corpora = [run.last("document_split").key for run in (first, second)]
+    assert [found["document_split", key] for key in corpora] == [4, 2]
+    assert all(marks_of(Store(tmp_path / "home" / "store"), "document_split", key) for key in corpora)
 
 
 @pytest.mark.slow

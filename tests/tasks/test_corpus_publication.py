@@ -99,7 +99,7 @@ def test_the_description_tells_the_lineage_up_to_the_tokens(described: Row, tiny
     stages = [node["stage"] for node in nodes]
     assert described["lineage"] == nodes[: stages.index("corpus_publication")]
     assert described["digest"] == tiny_run.outcome.outputs["corpus"].digest
-    assert described["versions"]["deduplication.version"] == 1
+    assert described["versions"]["deduplication.version"] == 2
 
 
 def test_the_recipe_is_that_of_the_corpus(described: Row, tiny_run: SimpleNamespace):

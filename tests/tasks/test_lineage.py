@@ -65,8 +65,8 @@ def test_records_come_back_as_they_were_saved_oldest_first(runs: list[RunRecord]
         pytest.param(f"packing/{TOKENS.key}", 2, id="stage and key"),
         pytest.param(f"/data/store/packing/{TOKENS.key}/", 2, id="folder"),
         pytest.param(f"/data/store/packing/{TOKENS.key[:9]}", 2, id="shortened folder"),
-        pytest.param(CORPUS.key, 4, id="of the runs with an output the newest, even if it failed"),
-        pytest.param(OTHER_CORPUS.digest, 5, id="of the runs with a digest the newest"),
+        pytest.param(CORPUS.key, 2, id="of the runs with an output the newest that finished"),
+        pytest.param(OTHER_CORPUS.digest, 3, id="of the runs with a digest the newest that finished"),
     ],
 )
 def test_a_reference_names_one_run(runs: list[RunRecord], reference: str, number: int):

@@ -233,9 +233,10 @@ def test_the_extra_model_and_version_of_lost_answers_are_deleted(sender: Sender)
         sender.client.create_logged_model(sender.experiment, sender.name, run_id, record)
     send_model(sender)
     (model,) = models(sender)
-    sender.client.create_model_version(
-        sender.name, f"models:/{model.model_id}", run_id, tags=record, model_id=model.model_id
-    )
+    with module._global_tracking_uri(sender.client.tracking_uri):
+        sender.client.create_model_version(
+            sender.name, f"models:/{model.model_id}", run_id, tags=record, model_id=model.model_id
+        )
     send_model(sender)
     assert [int(version.version) for version in versions(sender)] == [1]
     assert [found.model_id for found in models(sender)] == [model.model_id]

@@ -106,8 +106,10 @@ def test_odd_entries_are_text_in_the_certificate(certified: SimpleNamespace):
     assert "<" not in page
     assert "](" not in page
     assert [entry["id"] for entry in certified.certificate["asked"]["entries"]] == ODD
-    table = page.split("| entry | value |\n|---|---|\n")[1].split("\n\n")[0].splitlines()
-    assert [html.unescape(line) for line in table] == [f"| id | {v} |".replace("\n", " ⏎ ") for v in ODD]
+    table = page.split("| entry | value | records |\n|---|---|---|\n")[1].split("\n\n")[0].splitlines()
+    counts = [entry["records"] for entry in certified.certificate["asked"]["entries"]]
+    expected = [f"| id | {v} | {n} |".replace("\n", " ⏎ ") for v, n in zip(ODD, counts, strict=True)]
+    assert [html.unescape(line) for line in table] == expected
     assert {path.name for path in certified.request.folder.parent.rglob("*") if path.is_file()} == {
         "certificate.json", "certificate.md"
     }  # fmt: skip

@@ -68,7 +68,7 @@ def test_the_steps_of_every_document_are_those_whose_batches_hold_its_tokens(han
     folder, seen = hand.store.path(packing.output), 0
     for name, (source, documents) in shards.items():
         for identity, tokens in documents:
-            (part,) = token_ranges(ledger, packing, identity, source)
+            (part,) = token_ranges(ledger, packing, [{"id": identity, "source": source}])
             assert (part["shard"], part["token_count"]) == (name, tokens)
             (found,) = seen_by(hand.store, packing, [part])
             train = part["split"] == "train"
@@ -134,9 +134,11 @@ def test_rows_at_both_ends_whatever_the_shards(hand, start, end, rows, cut):
 def test_an_id_that_two_sources_share_has_the_tokens_of_its_source(hand, make):
     packing = hand.packing({"train-00000": ("web", [("a", 3)]), "train-00001": ("books", [("a", 5)])})
     ledger = hand.ledger(hand.output("document_import", [make.document("a")]), packing)
-    assert [part["token_count"] for part in token_ranges(ledger, packing, "a", "books")] == [5]
-    assert token_ranges(ledger, packing, "a", "tiny") == []
-    assert token_ranges(ledger, packing, "' OR 1=1 --", "web") == []
+    assert [
+        part["token_count"] for part in token_ranges(ledger, packing, [{"id": "a", "source": "books"}])
+    ] == [5]
+    assert token_ranges(ledger, packing, [{"id": "a", "source": "tiny"}]) == []
+    assert token_ranges(ledger, packing, [{"id": "' OR 1=1 --", "source": "web"}]) == []
 
 
 def test_only_checkpoints_that_were_trained_on_these_tokens_count(hand):
@@ -160,7 +162,7 @@ def test_a_checkpoint_of_the_tiny_run_saw_the_documents_that_its_batches_hold(ti
     for row in tiny_ledger.rows(
         "SELECT DISTINCT id FROM read_parquet(?)", [tiny_ledger.files(packing, "index")]
     ):
-        (part,) = token_ranges(tiny_ledger, packing, row["id"], "documentation")
+        (part,) = token_ranges(tiny_ledger, packing, [row | {"source": "documentation"}])
         found = next(f for f in seen_by(tiny_ledger.store, packing, [part]) if f["key"] == training.key)
         start = starts.get(f"tokens/{part['shard']}.ds", 10**9) + part["start_token"]
         end = start + part["end_token"] - part["start_token"]

@@ -110,5 +110,5 @@ def test_the_card_names_digests_and_the_command():
     _, body = card_of(facts_with("word"))
     names = {"data": "b", "tokenizer": "c", "corpus": "d", "checkpoint": "a"}
     assert cells(body, "Data") == [[name, letter * 64] for name, letter in names.items()]
-    assert "    python -m flows.train_language_model tiny training.steps=12 training.seed=7\n" in body
+    assert "    python -m flows.train_language_model preset.yaml\n" in body
     assert "## Sample" not in body

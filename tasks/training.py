@@ -58,7 +58,7 @@ def _build(work: Work, weights: dict[str, float], records: Records) -> Report:
     write_json(scratch / "config.json", config)
     curves = Curves(scratch / "metrics.jsonl", work, records)
     _run_trainer(work.settings, scratch, curves)
-    return _report(work, config, curves)
+    return _report(work, config)
 
 
 def _run_trainer(settings: Training, scratch: Path, curves: "Curves") -> None:
@@ -113,7 +113,7 @@ class Curves:
         self.points, self.sent = [], time.monotonic()
 
 
-def _report(work: Work, config: dict[str, Any], curves: Curves) -> Report:
+def _report(work: Work, config: dict[str, Any]) -> Report:
     lines = (work.folder / "losses.jsonl").read_text("utf-8").splitlines()
     losses = [json.loads(line) for line in lines]
     validations = [point["val_loss"] for point in losses if "val_loss" in point]
@@ -125,7 +125,7 @@ def _report(work: Work, config: dict[str, Any], curves: Curves) -> Report:
             "last_val_loss": validations[-1],
             "vocabulary_size": _vocabulary_size(Path(config["tokens"])),
             "steps": len(losses),
-            "tokens": curves.last.get("tokens", 0),
+            "tokens": len(losses) * work.settings.rows_per_step * work.settings.model.max_context,
         }
     }
 

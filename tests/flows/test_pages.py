@@ -178,8 +178,6 @@ def test_the_compare_view_shows_two_funnels_side_by_side(
     assert first.data.metrics[metric] != second.data.metrics[metric]
     expected = {f"{run.data.metrics[metric]:g}" for run in (first, second)}
     assert expected <= set(name.evaluate(CELLS_BESIDE))
-    removed = [{name for name in run.data.metrics if "/removed/" in name} for run in (first, second)]
-    assert removed[0] == removed[1]
 
 
 def test_the_report_is_shown_with_its_pictures(open_page: Callable[[str], Any], runs: list[Run]) -> None:

@@ -8,14 +8,12 @@ tag, an identity of our own, before they are made; points, tags and datasets are
 
 import contextlib
 import json
-import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import mlflow
 import requests
 from mlflow.entities import (
     Dataset,
@@ -33,6 +31,7 @@ from mlflow.entities import (
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
+from mlflow.tracking._tracking_service import utils as tracking_service
 from mlflow.utils.mlflow_tags import MLFLOW_MODEL_VERSIONS, MLFLOW_PARENT_RUN_ID
 
 from pipeline_config.environment import artifact_root, tracking_uri
@@ -44,7 +43,6 @@ EXPERIMENT = "tokenmill"
 RECORD = "record"  # the tag that holds our own identity of a run, a model or a version
 MOST_METRICS, MOST_PARAMS, MOST_TAGS = 1000, 100, 100  # MLflow's limits for one batch
 MODEL_TYPE = "tokenmill checkpoint"
-ADDRESS = "MLFLOW_TRACKING_URI"
 CURRENT = "current"  # the alias of the newest model that nothing speaks against; MLflow reserves `latest`
 MISSING, EXISTS = "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS"
 NEVER = {"INVALID_PARAMETER_VALUE", MISSING, "INVALID_STATE"}
@@ -313,15 +311,16 @@ def _delete(delete: Callable[..., None], *name: str) -> None:
 
 @contextlib.contextmanager
 def _global_tracking_uri(uri: str) -> Iterator[None]:
-    """MLflow's registry on a database asks the global address, which is in the environment, too."""
-    before = os.environ.get(ADDRESS)
-    mlflow.set_tracking_uri(uri)
+    """MLflow's registry on a database asks the global address.
+
+    MLflow's own setter would change the environment, too, which other threads and child processes read.
+    """
+    before = tracking_service._tracking_uri
+    tracking_service._tracking_uri = uri
     try:
         yield
     finally:
-        mlflow.set_tracking_uri(None)
-        if before is not None:
-            os.environ[ADDRESS] = before
+        tracking_service._tracking_uri = before
 
 
 def _take(values: list[Any], count: int) -> list[Any]:

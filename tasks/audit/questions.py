@@ -9,7 +9,7 @@ from tasks.audit import trace as tracing
 from tasks.audit.ledger import Ledger
 from tasks.lineage import RunRecord, find_run
 from tasks.sender import spool_root
-from tasks.spool import Spool, spools
+from tasks.spool import spools
 from tasks.steps.selection import KINDS, Kind, Selector
 from tasks.store import Store
 
@@ -66,18 +66,15 @@ def flush() -> Answer:
     except Exception as error:
         problem = str(error)
     left = spools(spool_root())
+    waiting = sum(spool.waiting() for spool in left)
+    if waiting and problem is None:
+        problem = "a run that is going on, or is just ending, sends them itself"
     return {
         "sent": sent,
-        "waiting": sum(_waiting(spool) for spool in left),
+        "waiting": waiting,
         "refused": [operation for spool in left for operation in spool.refused()],
         "problem": problem,
     }
-
-
-def _waiting(spool: Spool) -> int:
-    """Operations that nobody is sending: a run that is going on sends its own."""
-    with spool.lock() as free:
-        return spool.waiting() if free else 0
 
 
 def _check_at_least_one(name: str, value: int) -> None:

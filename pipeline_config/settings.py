@@ -5,12 +5,31 @@ only says how the work is done. Section names are the stage names. Source of the
 (Penedo et al. 2024, arXiv:2406.17557) as implemented in DataTrove 0.10, where a field does not say otherwise.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
+
+StageName = Literal[
+    "sample_crawl",
+    "document_import",
+    "url_filtering",
+    "text_extraction",
+    "language_identification",
+    "quality_filtering",
+    "deduplication",
+    "pii_scrubbing",
+    "document_split",
+    "bpe_training",
+    "packing",
+    "corpus_publication",
+    "training",
+    "text_generation",
+    "model_publication",
+]
+STAGES: tuple[StageName, ...] = get_args(StageName)  # in the order of the pipeline
 
 CleaningStage = Literal["language_identification", "quality_filtering", "deduplication", "pii_scrubbing"]
 CLEANING_STAGES: tuple[CleaningStage, ...] = (
@@ -387,8 +406,26 @@ class Execution(Section):
 
     workers: int = Field(default=2, ge=1, le=1024)
     """Worker processes of a document stage."""
+    until: StageName | None = None
+    """Last stage to run; empty runs all."""
+    from_stage: StageName | None = None
+    """Compute this stage and those after it even where the store has their outputs, and compare: other bytes
+    for the same key are an error. Stages before it come from the store as usual."""
     max_failed_share: Share = 0.2
     """A stage in which a larger share of the records failed stops the run."""
+    max_stage_seconds: Count | None = None
+    """Seconds that the child processes of a stage may run; then the stage is stopped. Empty: no limit."""
+    max_stage_memory_bytes: int | None = Field(default=None, ge=100_000_000)
+    """Memory of a stage's child processes together; above that the stage is stopped. Empty: no limit."""
+    retries: int = Field(default=3, ge=0, le=20)
+    """How often a stage is tried again after an error that may pass: a network or object store that does not
+    answer. Each wait is longer than the one before. Other errors are never tried again."""
+
+    @model_validator(mode="after")
+    def _stages_in_order(self) -> "Execution":
+        if self.until and self.from_stage and STAGES.index(self.from_stage) > STAGES.index(self.until):
+            raise ValueError(f"from_stage {self.from_stage} comes after until {self.until}")
+        return self
 
 
 class Settings(Section):

@@ -1,26 +1,33 @@
 """A pipeline run: settings, store, records, and the stages that ran so far."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar
 
-from prefect.artifacts import create_link_artifact, create_markdown_artifact
+from prefect.artifacts import create_link_artifact
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 from pydantic import BaseModel
 
 from pipeline_config.environment import home
-from pipeline_config.settings import Settings
+from pipeline_config.settings import STAGES, Settings
 from tasks.audit.marks import add_mark, marks_of
 from tasks.funnel import as_markdown, as_sentence
 from tasks.lineage import RunRecord, code_version, new_run_id, node_of, now
+from tasks.progress import Page
 from tasks.records import Records
 from tasks.sources import Origin
 from tasks.stage import Report, Stage, StageResult, StageRunner, Work
 from tasks.store import StageOutput, Store, disk_errors
 
 _active: ContextVar["Run | None"] = ContextVar("active_run", default=None)
+T, U = TypeVar("T"), TypeVar("U")
+CANCEL_SECONDS = 2.0  # for the last records of a run that is cancelled; what is left waits on disk
+
+
+class Stopped(Exception):
+    """The run is as far as `execution.until` says. Ends the flow's block, not the flow."""
 
 
 class Run:
@@ -42,6 +49,9 @@ class Run:
         self.record.save()
         self.records = Records(self.store, self.record)
         self.results: list[StageResult] = []
+        self.funnel = Page("funnel", "What each stage kept")
+        self.outputs: dict[str, StageOutput] = {}
+        self.stopped = False
         self.stage_records: dict[str, str] = {}
         self.pages: dict[str, tuple[str, str]] = {}
         self.refused = False
@@ -64,7 +74,11 @@ class Run:
             inputs: outputs of other stages; their content digests are part of the key.
             content: whatever else determines the output, as plain data.
             origin: where content from outside the store came from, for the records.
+
+        Raises:
+            Stopped: the stage comes after the last one to run.
         """
+        self._check_until(stage)
         tracking_run = self.records.start_stage(stage, label, settings)
         try:
             with disk_errors(self.store.root):
@@ -89,7 +103,35 @@ class Run:
         self.record.save()
         self.results.append(result)
         get_run_logger().info(as_sentence(result))
+        self.funnel.show(as_markdown(self.results))
         return result.output
+
+    def _check_until(self, stage: Stage) -> None:
+        until = self.settings.execution.until
+        if until and stage.name in STAGES and STAGES.index(stage.name) > STAGES.index(until):
+            self.stopped = True
+            raise Stopped(f"{stage.name} comes after execution.until={until}")
+
+    def for_each(self, action: Callable[["Run", T], U], items: Iterable[T]) -> list[U]:
+        """What the action gives for each item; each one goes as far as the run is to go.
+
+        Raises:
+            Stopped: one of them was stopped.
+        """
+        results, stops = [], []
+        for item in items:
+            try:
+                results.append(action(self, item))
+            except Stopped as stop:
+                stops.append(stop)
+        if stops:
+            raise stops[0]
+        return results
+
+    def keep(self, name: str, output: StageOutput) -> StageOutput:
+        """Makes an output part of the run's outcome, under a name."""
+        self.outputs[name] = output
+        return output
 
     def _pass_marks_on(self, output: StageOutput, inputs: Sequence[StageOutput], tracking_run: str) -> None:
         """Marks an output whose inputs are marked, and warns of it."""
@@ -112,8 +154,12 @@ class Run:
         """Says that the run's outputs must not be taken for a result: it ends as failed."""
         self.refused = True
 
-    def finish(self, succeeded: bool) -> None:
-        """Closes the run and its records."""
+    def finish(self, succeeded: bool, orderly: bool = True) -> None:
+        """Closes the run and its records.
+
+        Args:
+            orderly: whether there is time to wait for servers; not so in a run that is cancelled.
+        """
         succeeded = succeeded and not self.refused
         self.record.status = "finished" if succeeded else "failed"
         self.record.finished = now()
@@ -123,11 +169,9 @@ class Run:
             self.records.log_text(table, "funnel.md")
             self.records.describe_pipeline(table, self.pages)
         self.records.finish_pipeline(self.results, succeeded)
-        self.records.close()
-        if self.results:
-            create_markdown_artifact(
-                f"{table}\n\n{self._links()}", key="funnel", description="What each stage kept"
-            )
+        self.records.close(None if orderly else CANCEL_SECONDS)
+        if self.results and orderly:
+            self.funnel.show(f"{table}\n\n{self._links()}")
 
     def _links(self) -> str:
         """Links from Prefect's page to MLflow's, as far as MLflow has the records."""
@@ -143,20 +187,28 @@ class Run:
 
 @contextlib.contextmanager
 def open_run(settings: Settings) -> Iterator[Run]:
-    """The run that is open in a calling flow, or a new one that ends with this block."""
+    """The run that is open in a calling flow, or a new one that ends with this block.
+
+    The block is left early, without an error, where the run is as far as `execution.until` says.
+    """
     active = _active.get()
     if active is not None and active.settings == settings:
-        yield active
+        with contextlib.suppress(Stopped):
+            yield active
         return
     with disk_errors(home()):
         run = Run(settings)
         run.records.start_pipeline(settings)
     token = _active.set(run)
-    succeeded = False
+    succeeded, orderly = False, True
     try:
-        yield run
+        with contextlib.suppress(Stopped):
+            yield run
         succeeded = True
+    except BaseException as error:
+        orderly = isinstance(error, Exception)
+        raise
     finally:
         _active.reset(token)
         with disk_errors(home()), contextlib.suppress(*(() if succeeded else (OSError,))):
-            run.finish(succeeded)
+            run.finish(succeeded, orderly)

@@ -127,11 +127,33 @@ class Store:
                 folder.rename(doomed)
                 shutil.rmtree(doomed, ignore_errors=True)
 
+    def discard_draft(self, stage: str, key: str) -> None:
+        """Removes what is there of an output that is being made."""
+        shutil.rmtree(self.root / stage / f".{key}.building", ignore_errors=True)
+
+    def confirm(self, found: StageOutput, label: str) -> StageOutput:
+        """Compares an output that was made once more with the committed one, and keeps that.
+
+        Raises:
+            StageError: they differ, so the stage is not a function of its key.
+        """
+        folder = self.building_folder(found.stage, found.key)
+        made = {str(file["path"]): file["sha256"] for file in _described_files(folder)}
+        known = {str(file["path"]): file["sha256"] for file in self.manifest(found)["files"]}
+        differing = sorted(name for name in made.keys() | known.keys() if made.get(name) != known.get(name))
+        self.discard_draft(found.stage, found.key)
+        if differing:
+            raise StageError(
+                f"stage {found.stage} ({label}), computed again, differs from the store's output "
+                f"{self.path(found)} in {', '.join(differing[:5])}. If `verify` finds that output damaged, "
+                "remove its folder and run again; otherwise the stage does not give the same bytes each time"
+            )
+        return found.model_copy(update={"label": label})
+
     def commit(self, stage: str, key: str, recipe: dict[str, Any], label: str) -> StageOutput:
         """Describes the finished files in a manifest and renames the folder into place."""
         building = self.building_folder(stage, key)
-        paths = [path for path in files_below(building) if not is_sidecar(path) and path.name != MANIFEST]
-        files = [describe_file(path, building) for path in paths]
+        files = _described_files(building)
         if not any(_is_content(file["path"]) for file in files):
             raise StageError(f"stage {stage} ({label}) made no files")
         digest = content_digest(files)
@@ -244,6 +266,11 @@ def is_sidecar(path: Path) -> bool:
 def files_below(folder: Path) -> list[Path]:
     """All files of a folder, in order."""
     return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def _described_files(folder: Path) -> list[dict[str, Any]]:
+    paths = [path for path in files_below(folder) if not is_sidecar(path) and path.name != MANIFEST]
+    return [describe_file(path, folder) for path in paths]
 
 
 def describe_file(path: Path, folder: Path) -> dict[str, Any]:

@@ -119,7 +119,8 @@ def settings_without(request: Request) -> Settings:
         else s
         for s in settings.sources
     )
-    return settings.model_copy(update={"sources": sources})
+    execution = settings.execution.model_copy(update={"until": None, "from_stage": None})
+    return settings.model_copy(update={"sources": sources, "execution": execution})
 
 
 def _write_list(request: Request, source: str) -> Path:

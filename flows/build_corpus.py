@@ -26,7 +26,7 @@ def build_corpus(settings: Settings, publish: bool = True) -> Outcome:
         publish: Write the card and the report, too; a flow that goes on does so with its own figures.
     """
     with open_run(settings) as run:
-        cleaned = run.for_each(clean_source, settings.sources)
+        cleaned = run.for_each(clean_source, run.settings.sources)
         distinct = remove_duplicates(run, cleaned)
         scrubbed = scrub_pii(run, distinct)
         corpus = run.keep("corpus", split_documents(run, scrubbed))

@@ -16,7 +16,7 @@ from flows import prefect_server
 from pipeline_config.environment import artifact_root, check_home, home, tracking_uri
 from pipeline_config.errors import StoreError, TokenmillError
 from pipeline_config.presets import load_settings, preset_names
-from pipeline_config.settings import Settings
+from pipeline_config.settings import STAGES, Settings
 from tasks.funnel import as_text
 from tasks.run import Run, Stopped
 from tasks.sender import warm_up
@@ -56,7 +56,7 @@ def run_name(verb: str) -> Callable[[], str]:
         chosen = settings.execution
         parts = [verb, settings.name]
         parts += ["from", chosen.from_stage] if chosen.from_stage else []
-        parts += ["until", chosen.until] if chosen.until else []
+        parts += ["until", chosen.until] if chosen.until != STAGES[-1] else []
         return " ".join(parts)
 
     return name

@@ -10,7 +10,8 @@
     │   ├── CanaryError   an implausible share of the records failed, or nothing was kept
     │   └── LimitError    a stage was stopped because it took too long, or too much memory
     ├── TrainingError     the trainer stopped
-    └── AuditError        a question that the records cannot answer
+    ├── AuditError        a question that the records cannot answer
+    └── ServiceError      a server could not be started, or kept running
 
 A message says the value, where it is, and what to do. Every class takes one string, so that an
 error raised in a worker process arrives whole in the process that started it.
@@ -61,6 +62,10 @@ class TrainingError(TokenmillError):
 
 class AuditError(TokenmillError):
     """A question to the records that names something they do not hold, or that cannot be asked so."""
+
+
+class ServiceError(TokenmillError):
+    """A server that could not be started, or that dies again and again."""
 
 
 MAY_PASS = (ConnectionError, TimeoutError)

@@ -5,10 +5,11 @@ only says how the work is done. Section names are the stage names. Source of the
 (Penedo et al. 2024, arXiv:2406.17557) as implemented in DataTrove 0.10, where a field does not say otherwise.
 """
 
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+DUMP = "{dump}"  # stands for the name of a snapshot
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
 
@@ -40,10 +41,30 @@ CLEANING_STAGES: tuple[CleaningStage, ...] = (
 )
 
 
+RANGES = {"minimum": "at least {}", "exclusiveMinimum": "above {}", "maximum": "at most {}"}
+RANGES |= {"exclusiveMaximum": "below {}"}
+
+
+def _tell_ranges(schema: dict[str, Any]) -> None:
+    """Adds the range of a number to its description: forms show that, and not the limits."""
+    for field in schema["properties"].values():
+        limits = [field, *(choice for choice in field.get("anyOf", []) if choice.get("type") != "null")]
+        told = [
+            text.format(f"{found[name]:,}")
+            for found in limits
+            for name, text in RANGES.items()
+            if name in found
+        ]
+        if told:
+            field["description"] = f"{field.get('description', '')} ({', '.join(told)})".strip()
+
+
 class Section(BaseModel):
     """A group of settings: immutable, and refusing names that it does not know."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, json_schema_extra=_tell_ranges
+    )
 
 
 class FieldMapping(Section):
@@ -70,7 +91,8 @@ class Source(Section):
     base: str = ""
     """Folder or URL that `uris` are relative to. It is not part of any key: only content is."""
     uris: tuple[str, ...] = ()
-    """Files, globs, or `*.paths.gz` lists of files, relative to `base`; any fsspec URL."""
+    """Files, globs, or `*.paths.gz` lists of files, relative to `base`; any fsspec URL. With `{dump}` in them
+    the source stands for every snapshot whose name fits `dump`."""
     max_warcs: Count | None = None
     """Take at most this many WARC files, in the order of `uris`."""
     dataset: str | None = None
@@ -84,7 +106,13 @@ class Source(Section):
     revision: str = ""
     """Version of the source, as its publisher names it. Required for a dataset."""
     dump: str = ""
-    """Name of the crawl snapshot, such as `CC-MAIN-2024-10`."""
+    """Name of the crawl snapshot, such as `CC-MAIN-2024-10`; with `{dump}` in `uris` a pattern, such as
+    `CC-MAIN-2024-*`."""
+    snapshots: str = ""
+    """Where the names of the snapshots are listed, for storage that cannot be listed itself: a text file with
+    a name a line, or JSON such as Common Crawl's collinfo.json. Relative to `base`."""
+    since: str = ""
+    """Take no snapshots whose names sort before this one."""
     licence: str = "unknown"
     """Licence or terms of the texts, recorded with the corpus."""
     weight: float = Field(default=1.0, gt=0)
@@ -105,6 +133,11 @@ class Source(Section):
             raise ValueError("max_warcs is for sources of kind 'warc'")
         if self.dataset and self.kind != "documents":
             raise ValueError("dataset is for sources of kind 'documents'")
+        pattern = any(DUMP in uri for uri in self.uris)
+        if pattern and not self.dump:
+            raise ValueError(f"uris with {DUMP} need a pattern of snapshot names as dump")
+        if not pattern and (self.snapshots or self.since):
+            raise ValueError(f"snapshots and since are for sources with {DUMP} in uris")
         if bool(self.uris) == bool(self.dataset):
             raise ValueError("give either uris or dataset")
         if self.dataset and not self.revision:
@@ -383,6 +416,15 @@ class TextGeneration(Section):
     """Seed of the sampler."""
 
 
+class Evaluation(Section):
+    """The loss of a checkpoint on the validation split."""
+
+    max_rows: Count = 100_000
+    """Rows to evaluate on at most, evenly spread over the split."""
+    batch_rows: Count = 16
+    """Rows at once. They decide the order of sums, so they are part of the key."""
+
+
 class CorpusPublication(Section):
     """The corpus with its card and report."""
 
@@ -406,8 +448,8 @@ class Execution(Section):
 
     workers: int = Field(default=2, ge=1, le=1024)
     """Worker processes of a document stage."""
-    until: StageName | None = None
-    """Last stage to run; empty runs all."""
+    until: StageName = STAGES[-1]
+    """Last stage to run."""
     from_stage: StageName | None = None
     """Compute this stage and those after it even where the store has their outputs, and compare: other bytes
     for the same key are an error. Stages before it come from the store as usual."""
@@ -423,7 +465,7 @@ class Execution(Section):
 
     @model_validator(mode="after")
     def _stages_in_order(self) -> "Execution":
-        if self.until and self.from_stage and STAGES.index(self.from_stage) > STAGES.index(self.until):
+        if self.from_stage and STAGES.index(self.from_stage) > STAGES.index(self.until):
             raise ValueError(f"from_stage {self.from_stage} comes after until {self.until}")
         return self
 

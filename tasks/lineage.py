@@ -137,6 +137,12 @@ def find_run(reference: str = "latest") -> RunRecord:
     )
 
 
+def corpus_version(name: str) -> int:
+    """How many different corpora the finished runs of a name have made."""
+    runs = [run for run in all_runs() if run.name == name and run.status == "finished"]
+    return len({node.digest for run in runs for node in run.at("document_split")})
+
+
 def portable_settings(settings: Settings) -> dict[str, Any]:
     """Settings without the places where things lie here: their content is named in the lineage."""
     values = settings.model_dump(mode="json", exclude={"execution"})

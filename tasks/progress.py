@@ -1,21 +1,17 @@
 """Progress of a stage: on its page in Prefect at a bounded rate, and as one bar on a terminal."""
 
 import contextlib
-import contextvars
 import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
-from prefect.artifacts import (
-    create_markdown_artifact,
-    create_progress_artifact,
-    update_progress_artifact,
-)
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.actions import ArtifactUpdate
+from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
 from prefect.logging import get_logger
+from prefect.runtime import flow_run, task_run
 from tqdm import tqdm
 
 FIRST_AFTER_SECONDS = 3.0
@@ -26,13 +22,13 @@ MINUTE, HOUR = 60, 3600
 class Progress:
     """Shows how much of a stage is done, how fast, and how long it will take; short stages show nothing."""
 
-    def __init__(self, title: str):
+    def __init__(self, title: str, flow_run_id: str = ""):
         self.title = title
+        self.artifact = Artifact("progress", flow_run_id)
         self.unit = "documents"
         self.folder: Path | None = None
         self.total: int | None = None
         self.before: int | None = None
-        self.artifact: UUID | None = None
         self.bar: tqdm | None = None
         self.opened = self.started = time.monotonic()
         self.next_update = self.started + FIRST_AFTER_SECONDS
@@ -83,7 +79,7 @@ class Progress:
     def finish(self) -> None:
         """Takes the bar off the terminal, and fills the one in Prefect."""
         self._close_bar()
-        if self.artifact is not None:
+        if self._sending is not None:
             self._send(100.0, f"{self.title} · done in {duration(time.monotonic() - self.opened)}")
             self._sending.join(LAST_SECONDS)
 
@@ -116,37 +112,52 @@ class Progress:
             self._sending.join(0 if percent < 100 else LAST_SECONDS)
             if self._sending.is_alive():
                 return
-        context = contextvars.copy_context()  # says which flow run and task run the artifact is of
-        self._sending = threading.Thread(
-            target=context.run, args=(self._send_now, percent, text), daemon=True
-        )
+        self._sending = threading.Thread(target=self._send_now, args=(percent, text), daemon=True)
         self._sending.start()
 
     def _send_now(self, percent: float, text: str) -> None:
         with contextlib.suppress(Exception):  # a server that is away must not end the stage
-            if self.artifact is None:
-                self.artifact = create_progress_artifact(progress=percent, description=text)
-            else:
-                update_progress_artifact(self.artifact, progress=percent, description=text)
+            self.artifact.write(percent, text)
 
 
 class Page:
-    """A Markdown page of the flow run in Prefect that can be written again."""
+    """A Markdown page of a flow run in Prefect that can be written again."""
 
-    def __init__(self, key: str, description: str):
-        self.key, self.description = key, description
-        self.artifact: UUID | None = None
+    def __init__(self, key: str, description: str, flow_run_id: str = ""):
+        self.artifact = Artifact("markdown", flow_run_id, key=key)
+        self.description = description
 
     def show(self, markdown: str) -> None:
         """Writes the page; a server that is away does not end the run."""
         try:
-            if self.artifact is None:
-                self.artifact = create_markdown_artifact(markdown, key=self.key, description=self.description)
-            else:
-                with get_client(sync_client=True) as client:
-                    client.update_artifact(self.artifact, ArtifactUpdate(data=markdown))
+            self.artifact.write(markdown, self.description)
         except Exception as error:
-            get_logger("progress").warning("the page %s could not be written: %s", self.key, error)
+            get_logger("progress").warning("the page %s could not be written: %s", self.artifact.key, error)
+
+
+class Artifact:
+    """An artifact in Prefect that is made once and then changed.
+
+    Args:
+        flow_run_id: the flow run on whose page it is; by default the one that is running.
+    """
+
+    def __init__(self, kind: str, flow_run_id: str = "", key: str | None = None):
+        self.kind, self.key = kind, key
+        self.flow_run_id = flow_run_id or flow_run.id
+        self.task_run_id = task_run.id
+        self.id: UUID | None = None
+
+    def write(self, data: Any, description: str) -> None:
+        """Makes it, or changes it."""
+        with get_client(sync_client=True) as client:
+            if self.id is not None:
+                client.update_artifact(self.id, ArtifactUpdate(data=data, description=description))
+                return
+            places = {"flow_run_id": self.flow_run_id, "task_run_id": self.task_run_id, "key": self.key}
+            known = {name: value for name, value in places.items() if value}
+            made = ArtifactCreate(type=self.kind, data=data, description=description, **known)
+            self.id = client.create_artifact(made).id
 
 
 def duration(seconds: float) -> str:

@@ -13,10 +13,12 @@ from pydantic import BaseModel
 from pipeline_config.environment import home
 from pipeline_config.settings import STAGES, Settings
 from tasks.audit.marks import add_mark, marks_of
+from tasks.events import announce
 from tasks.funnel import as_markdown, as_sentence
 from tasks.lineage import RunRecord, code_version, new_run_id, node_of, now
 from tasks.progress import Page
 from tasks.records import Records
+from tasks.snapshots import with_snapshots
 from tasks.sources import Origin
 from tasks.stage import Report, Stage, StageResult, StageRunner, Work
 from tasks.store import StageOutput, Store, disk_errors
@@ -34,9 +36,10 @@ class Run:
     """One pass through the pipeline; flows that call each other share it."""
 
     def __init__(self, settings: Settings):
-        self.settings = settings
+        self.asked_for = settings
+        self.settings = settings = with_snapshots(settings)
         self.store = Store(home() / "store")
-        self.runner = StageRunner(self.store, settings.execution)
+        self.log = get_run_logger()  # of the outermost flow: its page shows all
         self.record = RunRecord(
             id=new_run_id(),
             name=settings.name,
@@ -46,10 +49,11 @@ class Run:
             flow_run_id=str(flow_run.id or ""),
             settings=settings.model_dump(mode="json"),
         )
+        self.runner = StageRunner(self.store, settings.execution, self.record.flow_run_id, self.log)
         self.record.save()
         self.records = Records(self.store, self.record)
         self.results: list[StageResult] = []
-        self.funnel = Page("funnel", "What each stage kept")
+        self.funnel = Page("funnel", "What each stage kept", self.record.flow_run_id)
         self.outputs: dict[str, StageOutput] = {}
         self.stopped = False
         self.stage_records: dict[str, str] = {}
@@ -102,13 +106,15 @@ class Run:
         self.record.nodes.append(node)
         self.record.save()
         self.results.append(result)
-        get_run_logger().info(as_sentence(result))
+        self.log.info(as_sentence(result))
         self.funnel.show(as_markdown(self.results))
+        if not result.cached:
+            announce(stage.name, result.output, self.settings.name)
         return result.output
 
     def _check_until(self, stage: Stage) -> None:
         until = self.settings.execution.until
-        if until and stage.name in STAGES and STAGES.index(stage.name) > STAGES.index(until):
+        if stage.name in STAGES and STAGES.index(stage.name) > STAGES.index(until):
             self.stopped = True
             raise Stopped(f"{stage.name} comes after execution.until={until}")
 
@@ -141,9 +147,7 @@ class Run:
         for mark in marks_of(self.store, output.stage, output.key):
             self.marks.append(mark)
             self.records.warn(tracking_run, mark)
-            get_run_logger().warning(
-                "%s: %s (takedown %s)", output.stage, mark["what"], mark["takedown"][:12]
-            )
+            self.log.warning("%s: %s (takedown %s)", output.stage, mark["what"], mark["takedown"][:12])
 
     def attach_page(self, output: StageOutput, name: str, title: str) -> None:
         """Links a page among the artifacts of a stage from the pages of the pipeline run."""
@@ -192,13 +196,13 @@ def open_run(settings: Settings) -> Iterator[Run]:
     The block is left early, without an error, where the run is as far as `execution.until` says.
     """
     active = _active.get()
-    if active is not None and active.settings == settings:
+    if active is not None and settings in (active.settings, active.asked_for):
         with contextlib.suppress(Stopped):
             yield active
         return
     with disk_errors(home()):
         run = Run(settings)
-        run.records.start_pipeline(settings)
+        run.records.start_pipeline(run.settings)
     token = _active.set(run)
     succeeded, orderly = False, True
     try:

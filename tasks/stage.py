@@ -19,6 +19,7 @@ from typing import Any
 from datatrove.pipeline.base import PipelineStep
 from prefect import task
 from prefect.logging import get_run_logger
+from prefect.logging.loggers import LoggingAdapter
 from prefect.tasks import exponential_backoff
 from pydantic import BaseModel
 
@@ -97,6 +98,7 @@ class Work:
     folder: Path
     inputs: list[StageOutput]
     progress: Progress
+    log: LoggingAdapter
     tracking_run: str | None = None
     started: float = field(default_factory=time.monotonic)
 
@@ -123,7 +125,7 @@ class Work:
             deadline=self.started + seconds if seconds else float("inf"),
             max_seconds=seconds,
             max_memory_bytes=self.execution.max_stage_memory_bytes,
-            log=get_run_logger().log,
+            log=self.log.log,
         )
 
     def run_steps(
@@ -219,11 +221,24 @@ class StageResult:
 
 
 class StageRunner:
-    """Runs stages on one store."""
+    """Runs stages on one store.
 
-    def __init__(self, store: Store, execution: Execution):
+    Args:
+        flow_run_id: the flow run whose page shows progress and log; by default the one that is running.
+        log: the log of that flow run.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        execution: Execution,
+        flow_run_id: str = "",
+        log: LoggingAdapter | None = None,
+    ):
         self.store = store
         self.execution = execution
+        self.flow_run_id = flow_run_id
+        self.log = log
 
     def run(
         self,
@@ -295,11 +310,12 @@ class StageRunner:
         found = self.store.find(stage.name, key, label)
         if found and not self._is_fresh(stage):
             return found
-        get_run_logger().info("computing %s %s, key %s", stage.name, label, key[:12])
+        log = self.log or get_run_logger()
+        log.info("computing %s %s, key %s", stage.name, label, key[:12])
         folder = self.store.building_folder(stage.name, key)
-        progress = Progress(f"{stage.title} {label}".strip())
+        progress = Progress(f"{stage.title} {label}".strip(), self.flow_run_id)
         work = Work(
-            stage, label, settings, self.execution, self.store, folder, inputs, progress, tracking_run
+            stage, label, settings, self.execution, self.store, folder, inputs, progress, log, tracking_run
         )
         started = time.monotonic()
         try:

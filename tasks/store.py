@@ -77,6 +77,11 @@ class Store:
     def __init__(self, root: Path):
         self.root = root
 
+    @property
+    def address(self) -> str:
+        """What names this store to other machines."""
+        return str(self.root)
+
     def folder(self, stage: str, key: str) -> Path:
         """Where a committed output lies."""
         return self.root / stage / key

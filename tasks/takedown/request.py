@@ -11,7 +11,7 @@ import yaml
 
 from pipeline_config.environment import home
 from pipeline_config.errors import AuditError
-from pipeline_config.settings import Settings
+from pipeline_config.settings import STAGES, Settings
 from tasks.audit.exposure import seen_by, token_ranges
 from tasks.audit.ledger import Ledger, text_list
 from tasks.lineage import Node, find_run
@@ -119,7 +119,7 @@ def settings_without(request: Request) -> Settings:
         else s
         for s in settings.sources
     )
-    execution = settings.execution.model_copy(update={"until": None, "from_stage": None})
+    execution = settings.execution.model_copy(update={"until": STAGES[-1], "from_stage": None})
     return settings.model_copy(update={"sources": sources, "execution": execution})
 
 

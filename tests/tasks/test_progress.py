@@ -3,14 +3,15 @@
 import io
 import time as real_time
 from pathlib import Path
-from uuid import UUID, uuid4
+from typing import Any
 
 import pytest
 from prefect import flow
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterId
+from prefect.runtime import flow_run
 
 from tasks import progress
-from tasks.progress import Page, Progress, duration
+from tasks.progress import Artifact, Page, Progress, duration
 
 
 class Clock:
@@ -39,16 +40,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def shown(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, str]]:
     """What was sent to Prefect."""
     calls: list[tuple[float, str]] = []
-
-    def create(progress: float, description: str):
-        calls.append((progress, description))
-        return uuid4()
-
-    def update(_: object, progress: float, description: str) -> None:
-        calls.append((progress, description))
-
-    monkeypatch.setattr(progress, "create_progress_artifact", create)
-    monkeypatch.setattr(progress, "update_progress_artifact", update)
+    monkeypatch.setattr(Artifact, "write", lambda self, data, description: calls.append((data, description)))
     return calls
 
 
@@ -118,7 +110,7 @@ def test_an_unknown_total_shows_what_is_done(clock: Clock, shown: list) -> None:
 def test_a_server_that_does_not_answer_does_not_hold_the_stage_up(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "create_progress_artifact", lambda **_: real_time.sleep(60))
+    monkeypatch.setattr(Artifact, "write", lambda *_: real_time.sleep(60))
     shows = Progress("Pack tokens")
     started = real_time.monotonic()
     for _ in range(5):
@@ -147,17 +139,27 @@ def test_durations(seconds: float, text: str) -> None:
 
 
 def test_a_page_is_made_once_and_then_written_again() -> None:
-    page = Page("growing-page", "It grows")
-
     @flow(name="test-page")
-    def write() -> UUID | None:
+    def write() -> list[Any]:
+        page = Page("growing-page", "It grows")
         page.show("one")
-        first = page.artifact
+        first = page.artifact.id
         page.show("one\ntwo")
-        return first
+        return [first, page.artifact.id, flow_run.id]
 
-    first = write()
-    assert page.artifact == first
+    first, second, where = write()
+    assert first == second
     with progress.get_client(sync_client=True) as client:
         found = client.read_artifacts(artifact_filter=ArtifactFilter(id=ArtifactFilterId(any_=[first])))
-    assert [artifact.data for artifact in found] == ["one\ntwo"]
+    assert [(a.data, str(a.flow_run_id)) for a in found] == [("one\ntwo", where)]
+
+
+def test_a_server_that_is_away_does_not_end_the_run(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: Any) -> None:
+        raise ConnectionError("nobody there")
+
+    monkeypatch.setattr(Artifact, "write", fail)
+    Page("growing-page", "It grows").show("one")
+    assert "the page growing-page could not be written: nobody there" in caplog.text

@@ -20,7 +20,7 @@ from pipeline_config.settings import STAGES, Settings
 from tasks.funnel import as_text
 from tasks.run import Run, Stopped
 from tasks.sender import warm_up
-from tasks.store import StageOutput, Store
+from tasks.store import StageOutput, open_store
 
 INTERRUPTED = 130  # as shells report SIGINT
 
@@ -92,7 +92,7 @@ def run_command(flow: Callable[[Settings], Outcome], arguments: list[str] | None
 
 def summary(outcome: Outcome) -> str:
     """Funnel, losses, a generated text, and the commands that open the two UIs."""
-    store = Store(home() / "store")
+    store = open_store()
     parts = ["", outcome.funnel]
     if "checkpoint" in outcome.outputs:
         parts.append(_losses(store.report(outcome.outputs["checkpoint"])["measures"]))

@@ -23,18 +23,18 @@ from flows.build_corpus import build_corpus
 from flows.command_line import Outcome, errors_in_one_line, fail, run_name
 from flows.prepare_tokens import prepare_tokens
 from flows.train_language_model import train_language_model
-from pipeline_config.environment import check_home, home
+from pipeline_config.environment import check_home
 from pipeline_config.errors import SettingsError, StageError, TokenmillError
 from pipeline_config.presets import load_settings, preset_names
 from pipeline_config.settings import Settings
 from tasks.markup import as_text
 from tasks.run import open_run
 from tasks.snapshots import new_snapshots
-from tasks.store import Store
+from tasks.store import open_store
 from tasks.takedown.certificate import certificate_page, certify
 from tasks.takedown.proof import remaining
 from tasks.takedown.request import Request, holders, open_takedown, settings_without
-from tasks.turns import later_run, turn
+from tasks.turns import later_run, reprocessing_turn
 
 MOST_ROUNDS, MOST_CHARACTERS = 5, 500_000
 Goal = Literal["corpus", "tokens", "model"]
@@ -56,7 +56,7 @@ def reprocess(settings: Settings, goal: Goal = "corpus", reason: str = "") -> di
     if later := later_run():
         get_run_logger().info("the run %s is due, too, and does the work of both", later.name)
         return {"left_to": later.name}
-    with turn(Store(home() / "store")):
+    with reprocessing_turn(open_store()):
         news = new_snapshots(settings)
         if not news.snapshots:
             get_run_logger().info("no new snapshot since the run %s", news.since)

@@ -20,7 +20,7 @@ from pydantic import BaseModel, Field
 from pipeline_config.environment import home
 from pipeline_config.errors import AuditError
 from pipeline_config.settings import Settings
-from tasks.store import StageOutput, write_json
+from tasks.store import StageOutput, open_store, write_bytes, write_json
 
 SHORTEST_REFERENCE = 6
 CODE = Path(__file__).parents[1]
@@ -68,7 +68,10 @@ class RunRecord(BaseModel):
     def save(self) -> None:
         """Writes the record to the data folder."""
         runs_folder().mkdir(parents=True, exist_ok=True)
-        write_json(runs_folder() / f"{self.id}.json", self.model_dump(mode="json"))
+        path = runs_folder() / f"{self.id}.json"
+        write_json(path, self.model_dump(mode="json"))
+        if mirror := open_store().mirror:
+            mirror.write_record(path)
 
     def at(self, stage: str) -> list[Node]:
         """The nodes of a stage."""
@@ -103,7 +106,12 @@ def now() -> str:
 
 
 def all_runs() -> list[RunRecord]:
-    """The records of all runs, oldest first."""
+    """The records of all runs, oldest first; those of other machines that share a mirror, too."""
+    if mirror := open_store().mirror:
+        runs_folder().mkdir(parents=True, exist_ok=True)
+        known = {path.name: path.stat().st_size for path in runs_folder().glob("*.json")}
+        for name, data in mirror.read_records(known):
+            write_bytes(runs_folder() / name, data)
     return [_read(path) for path in sorted(runs_folder().glob("*.json"))]
 
 

@@ -21,7 +21,7 @@ from tasks.records import Records
 from tasks.snapshots import with_snapshots
 from tasks.sources import Origin
 from tasks.stage import Report, Stage, StageResult, StageRunner, Work
-from tasks.store import StageOutput, Store, disk_errors
+from tasks.store import StageOutput, disk_errors, open_store
 
 _active: ContextVar["Run | None"] = ContextVar("active_run", default=None)
 T, U = TypeVar("T"), TypeVar("U")
@@ -38,7 +38,7 @@ class Run:
     def __init__(self, settings: Settings):
         self.asked_for = settings
         self.settings = settings = with_snapshots(settings)
-        self.store = Store(home() / "store")
+        self.store = open_store()
         self.log = get_run_logger()  # of the outermost flow: its page shows all
         self.record = RunRecord(
             id=new_run_id(),

@@ -38,6 +38,7 @@ from tasks.executor import run_pipeline
 from tasks.progress import Progress
 from tasks.steps.shards import CountDocuments
 from tasks.store import COMPUTATION, REPORT, StageOutput, Store, digest_of, disk_errors, write_json
+from tasks.turns import computing_turn
 
 Report = dict[str, Any]
 BACKOFF_SECONDS, BACKOFF_JITTER = 2, 0.5  # 2, 4, 8 seconds and up to half as long again
@@ -261,10 +262,16 @@ class StageRunner:
         recipe = stage.recipe(settings, [*content, *(output.digest for output in inputs)])
         computed: list[bool] = []
 
-        def build_stage(key: str, inputs: list[StageOutput]) -> StageOutput:
+        def compute(work: Work) -> Report:
             computed.append(True)
-            with disk_errors(self.store.root):  # here too: Prefect shows what the task raised
-                return self._build(stage, build, settings, recipe, key, label, inputs, tracking_run)
+            return build(work)
+
+        def build_stage(key: str, inputs: list[StageOutput]) -> StageOutput:
+            with (
+                disk_errors(self.store.root),
+                computing_turn(self.store, stage.name, key),
+            ):  # here too: Prefect shows what the task raised
+                return self._build(stage, compute, settings, recipe, key, label, inputs, tracking_run)
 
         named = f"{stage.title}: {label}" if label else stage.title
         run_stage = task(
@@ -290,6 +297,7 @@ class StageRunner:
         except Exception:
             self.store.remove_loose_files()
             raise
+        self.store.share(output)
         output = output if output.label == label else output.model_copy(update={"label": label})
         report = self.store.report(output)
         check_books(report, f"stage {named}", self.execution.max_failed_share)
@@ -309,6 +317,7 @@ class StageRunner:
     ) -> StageOutput:
         found = self.store.find(stage.name, key, label)
         if found and not self._is_fresh(stage):
+            self.store.share(found)
             return found
         log = self.log or get_run_logger()
         log.info("computing %s %s, key %s", stage.name, label, key[:12])
@@ -334,7 +343,9 @@ class StageRunner:
         write_json(folder / COMPUTATION, {"seconds": seconds, "record": tracking_run})
         if found:
             return self.store.confirm(found, label)
-        return self.store.commit(stage.name, key, recipe, label)
+        output = self.store.commit(stage.name, key, recipe, label)
+        self.store.share(output)  # within the task: it is tried again if the object store does not answer
+        return output
 
     def _is_fresh(self, stage: Stage) -> bool:
         """Whether the stage is computed even where the store has its output."""

@@ -1,4 +1,4 @@
-"""Reprocessing takes turns: one at a time for each store, and missed schedules are caught up once."""
+"""Taking turns across machines by Prefect's concurrency limits; missed schedules are caught up once."""
 
 import contextlib
 import hashlib
@@ -18,7 +18,6 @@ from prefect.client.schemas.filters import (
 )
 from prefect.client.schemas.objects import StateType
 from prefect.concurrency.sync import concurrency
-from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 
 from tasks.store import Store
@@ -27,19 +26,34 @@ LEASE_SECONDS = 60.0  # a process that dies gives its turn back after that
 
 
 @contextlib.contextmanager
-def turn(store: Store) -> Iterator[None]:
-    """Waits until no other reprocessing works on the store, on whatever machine."""
-    name = limit_name(store)
+def turn(name: str) -> Iterator[None]:
+    """Waits until nobody else has this turn, on whatever machine. Prefect's page of limits shows it."""
     with get_client(sync_client=True) as client:
         client.upsert_global_concurrency_limit_by_name(name, 1)
-    get_run_logger().info("waiting for the turn %s", name)
     with concurrency(name, lease_duration=LEASE_SECONDS, raise_on_lease_renewal_failure=False):
         yield
 
 
-def limit_name(store: Store) -> str:
-    """The name of the concurrency limit of a store, as Prefect's page of limits shows it."""
-    return f"tokenmill-reprocess-{hashlib.sha256(store.address.encode()).hexdigest()[:8]}"
+@contextlib.contextmanager
+def computing_turn(store: Store, stage: str, key: str) -> Iterator[None]:
+    """Waits until no other machine computes an output of a shared store; on one machine locks do."""
+    if not store.mirror:
+        yield
+        return
+    name = f"tokenmill-{_short(store.address)}-{stage}-{key[:16]}"
+    with turn(name):
+        yield
+    with contextlib.suppress(Exception), get_client(sync_client=True) as client:
+        client.delete_global_concurrency_limit_by_name(name)
+
+
+def reprocessing_turn(store: Store) -> contextlib.AbstractContextManager[None]:
+    """Waits until no other reprocessing works on a store."""
+    return turn(f"tokenmill-{_short(store.address)}-reprocess")
+
+
+def _short(address: str) -> str:
+    return hashlib.sha256(address.encode()).hexdigest()[:8]
 
 
 def later_run() -> Any | None:

@@ -3,6 +3,7 @@
 import base64
 import contextlib
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -31,6 +32,11 @@ def clean_environment(**more: str) -> dict[str, str]:
     """This process's environment without the services that it names, and with what is given."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
     return kept | {"PYTHONUNBUFFERED": "1"} | more
+
+
+def new_secret() -> str:
+    """A secret to look for where it must not be."""
+    return f"secret{secrets.token_hex(12)}"
 
 
 def free_port() -> int:

@@ -3,6 +3,7 @@
 Only what containers bring along is replaced: addresses, ports, paths, and the names of the services.
 """
 
+import contextlib
 import os
 import re
 import shlex
@@ -15,6 +16,7 @@ from typing import Any
 
 import yaml
 from prefect.client.orchestration import SyncPrefectClient
+from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
 from tests.services.postgres import Postgres
 from tests.services.process import Server, Service, answers
@@ -116,6 +118,16 @@ class Stack:
         environment = self.environment("worker")
         return SyncPrefectClient(
             environment["PREFECT_API_URL"], auth_string=environment["PREFECT_API_AUTH_STRING"]
+        )
+
+    def settings(self) -> contextlib.AbstractContextManager[Any]:
+        """Within it, Prefect's own functions talk to that server."""
+        environment = self.environment("worker")
+        return temporary_settings(
+            {
+                PREFECT_API_URL: environment["PREFECT_API_URL"],
+                PREFECT_API_AUTH_STRING: environment["PREFECT_API_AUTH_STRING"],
+            }
         )
 
 

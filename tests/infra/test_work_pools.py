@@ -1,13 +1,18 @@
 """prefect.yaml on a real server, and its flows run by real workers, with accounts, from another folder."""
 
+import asyncio
 import json
+import re
 import subprocess
 import time
 from typing import Any
 from uuid import UUID
 
 import pytest
+from docker.types import HostConfig
 from mlflow.tracking import MlflowClient
+from prefect.blocks.system import Secret
+from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
 from prefect.client.schemas.objects import FlowRun
 from prefect.states import Scheduled
@@ -16,6 +21,7 @@ from pipeline_config.presets import load_settings
 from tests.infra.stack import INFRA, Stack, commands
 
 RUN_SECONDS = 240
+SECRET = re.compile("PASSWORD|ACCESS_KEY")
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +72,37 @@ def test_two_workers_share_the_runs_of_a_pool(pools: Stack):
     for worker in workers:
         assert [run for run in runs if str(run.id) in worker.text()], worker.text()
         worker.stop()
+
+
+@pytest.mark.parametrize("pool", ["docker", "docker-gpu"])
+def test_a_container_reads_its_secrets_from_blocks_when_it_starts(pools: Stack, pool: str):
+    docker = pytest.importorskip("prefect_docker.worker", reason="needs prefect-docker (extra `test`)")
+    secrets = {"mlflow-password": "a", "storage-key-id": "b", "storage-secret-key": "c"}
+    template = INFRA / "work_pools" / f"{pool}.json"
+    command = (
+        f"docker compose exec worker python -m prefect work-pool create --overwrite --type docker {pool}"
+    )
+    pools.run(f"{command} --base-job-template {template}", pools.folder)
+    with pools.settings():
+        for name, value in secrets.items():
+            Secret(value=value).save(name, overwrite=True)
+        configuration = asyncio.run(docker_job(docker.DockerWorkerJobConfiguration, pool))
+    found = {
+        configuration.env[name] for name in configuration.env if name.endswith(("PASSWORD", "_ID", "_KEY"))
+    }
+    assert found == set(secrets.values())
+    assert configuration.env["EXTRA"] == "1"
+    options = HostConfig(version="1.47", **configuration.container_create_kwargs)
+    assert options["CapDrop"] == ["ALL"]
+    assert ("DeviceRequests" in options) == pool.endswith("gpu")
+
+
+async def docker_job(kind: Any, pool: str) -> Any:
+    """The container that a worker would start, from the pool as the server keeps it."""
+    async with get_client() as client:
+        stored = (await client.read_work_pool(pool)).base_job_template
+        assert "{{ prefect.blocks.secret.mlflow-password }}" in json.dumps(stored)
+        return await kind.from_template_and_values(stored, {"env": {"EXTRA": "1"}}, client=client)
 
 
 @pytest.mark.slow

@@ -172,7 +172,7 @@ def test_training_goes_to_the_pool_of_the_overlay(overlay: str, pool: str):
     settings = next(item for item in objects if item["metadata"]["name"] == "settings")
     assert settings["data"]["TRAINING_POOL"] == pool
     started = [
-        c["args"] for pod in pods(objects).values() for c in pod["containers"] if "worker" in c["args"]
+        c["args"] for pod in pods(objects).values() for c in pod["containers"] if "worker" in c.get("args", [])
     ]
     assert {args[args.index("--pool") + 1] for args in started} == {"kubernetes", pool}
 

@@ -9,7 +9,6 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary
 
 from tests.services.postgres import Postgres
 from tests.services.process import Server, Service, answers
-from tests.services.servers import Factory
+from tests.services.servers import Factory, is_polling
 
 INFRA = Path(__file__).parents[2] / "infra"
 
@@ -76,12 +75,13 @@ class Stack:
         )
         self.running[name] = Server(service, address, {})
 
-    def start_worker(self, name: str, *arguments: str) -> Service:
+    def start_worker(self, name: str, pool: str = "process", limit: int = 1) -> Service:
         """Starts a worker."""
         command = [word for word in self.command("worker") if word != "--with-healthcheck"]
+        command[command.index("--pool") + 1] = pool
+        command[command.index("--limit") + 1] = str(limit)
         environment = self.environment("worker") | {"PREFECT_WORKER_QUERY_SECONDS": "1"}
-        ready: Callable[[Service], bool] = lambda service: "started!" in service.text()  # noqa: E731
-        return self.factory.start([*command, "--name", name, *arguments], ready, environment)
+        return self.factory.start([*command, "--name", name], is_polling, environment)
 
     def run(self, script: str, folder: Path) -> str:
         """What commands of OPERATING.md print, run in a folder, with a `docker` that is none."""

@@ -78,7 +78,7 @@ def test_servers_listen_on_loopback_only_by_default(
 
 
 def test_a_worker_listens_to_nobody_by_default(stack):
-    worker = stack.start_worker("quiet", "--pool", "quiet")
+    worker = stack.start_worker("quiet", pool="quiet")
     assert worker.listening() == set()
     worker.stop()
 

@@ -9,9 +9,14 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 import yaml
+from prefect import Flow
+from prefect.cli.deploy._models import PrefectYamlModel
+from prefect.client.schemas.objects import FlowRun
+from prefect.settings import PREFECT_API_AUTH_STRING, temporary_settings
 
 INFRA = Path(__file__).parents[2] / "infra"
 KUBERNETES = INFRA / "kubernetes"
@@ -171,15 +176,12 @@ def test_training_goes_to_the_pool_of_the_overlay(overlay: str, pool: str):
     objects = rendered(overlay)
     settings = next(item for item in objects if item["metadata"]["name"] == "settings")
     assert settings["data"]["TRAINING_POOL"] == pool
-    started = [
-        c["args"] for pod in pods(objects).values() for c in pod["containers"] if "worker" in c.get("args", [])
-    ]
+    commands = [c.get("args", []) for pod in pods(objects).values() for c in pod["containers"]]
+    started = [command for command in commands if "worker" in command]
     assert {args[args.index("--pool") + 1] for args in started} == {"kubernetes", pool}
 
 
 def test_prefect_yaml_is_one_that_prefect_reads_whole():
-    from prefect.cli.deploy._models import PrefectYamlModel
-
     model = PrefectYamlModel.model_validate(PREFECT)
     known = set(PrefectYamlModel.model_fields) - {"prefect_version"} | {"prefect-version", "definitions"}
     assert set(PREFECT) <= known
@@ -199,8 +201,6 @@ def test_every_flow_has_a_deployment_on_every_kind_of_pool(pool: str):
 
 @pytest.mark.parametrize("entrypoint", sorted({d["entrypoint"] for d in PREFECT["deployments"]}))
 def test_an_entry_point_is_a_flow_of_a_module(entrypoint: str):
-    from prefect import Flow
-
     module, _, name = entrypoint.rpartition(".")
     assert isinstance(getattr(importlib.import_module(module), name), Flow)
 
@@ -208,13 +208,18 @@ def test_an_entry_point_is_a_flow_of_a_module(entrypoint: str):
 @pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.stem)
 def test_a_base_job_template_uses_all_its_variables_and_no_others(path: Path):
     template = json.loads(path.read_text("utf-8"))
-    used = set(re.findall(r"{{ (?!prefect\.)(\w+) }}", json.dumps(template["job_configuration"])))
+    used = set(re.findall(r"{{ ([\w.]+) }}", json.dumps(template["job_configuration"])))
     assert used | {"env"} == set(template["variables"]["properties"])
 
 
-@pytest.mark.parametrize("pool", ["kubernetes", "kubernetes-gpu"])
-def test_a_job_of_kubernetes_is_valid_and_hardened_and_holds_no_secret(pool: str, monkeypatch):
-    job = kubernetes_job(pool, monkeypatch)
+@pytest.mark.parametrize(("pool", "worker"), [("kubernetes", "worker"), ("kubernetes-gpu", "gpu-worker")])
+def test_a_job_of_kubernetes_is_valid_and_hardened_and_holds_no_secret(pool, worker, monkeypatch):
+    deployment = pods(rendered("gpu"))[worker]["containers"][0]
+    for variable in deployment["env"]:
+        monkeypatch.setenv(variable["name"], variable["value"])
+    with temporary_settings({PREFECT_API_AUTH_STRING: "tokenmill:hush"}):
+        job = kubernetes_job(pool, monkeypatch)
+    assert "hush" not in json.dumps(job)
     spec = job["spec"]["template"]["spec"]
     container = spec["containers"][0]
     check_hardened(container)
@@ -223,6 +228,8 @@ def test_a_job_of_kubernetes_is_valid_and_hardened_and_holds_no_secret(pool: str
     assert container["resources"]["limits"].get("nvidia.com/gpu") == (1 if pool.endswith("gpu") else None)
     refer = [source["secretRef"]["name"] for source in container["envFrom"] if "secretRef" in source]
     assert refer == ["mlflow", "storage"]
+    account = next(entry for entry in container["env"] if entry["name"] == "PREFECT_API_AUTH_STRING")
+    assert account["valueFrom"]["secretKeyRef"] == {"name": "prefect", "key": "PREFECT_API_AUTH_STRING"}
     validator = pytest.importorskip("kubernetes_validate", reason="needs kubernetes-validate (extra `test`)")
     for misplaced in ("parallelism", "completions"):  # Prefect insists on them here; Kubernetes ignores them
         spec.pop(misplaced)
@@ -231,16 +238,24 @@ def test_a_job_of_kubernetes_is_valid_and_hardened_and_holds_no_secret(pool: str
 
 def kubernetes_job(pool: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The Job that a worker would make for a flow run."""
-    worker = pytest.importorskip(
-        "prefect_kubernetes.worker", reason="needs prefect-kubernetes (extra `test`)"
-    )
-    from prefect.client.schemas.objects import FlowRun
-
+    code = pytest.importorskip("prefect_kubernetes.worker", reason="needs prefect-kubernetes (extra `test`)")
     template = json.loads((KUBERNETES / "base" / "work_pools" / f"{pool}.json").read_text("utf-8"))
-    make = worker.KubernetesWorkerJobConfiguration.from_template_and_values
-    configuration = asyncio.run(make(template, {"env": {"EXTRA": "1"}}))
-    configuration.prepare_for_flow_run(FlowRun(name="a-run", flow_id="00000000-0000-0000-0000-000000000001"))
-    assert {"name": "EXTRA", "value": "1"} in configuration.job_manifest["spec"]["template"]["spec"][
-        "containers"
-    ][0]["env"]
-    return configuration.job_manifest
+    made: list[dict[str, Any]] = []
+
+    class Api:
+        def __init__(self, client: None): ...
+
+        async def create_namespaced_job(self, namespace: str, manifest: dict[str, Any]) -> None:
+            assert namespace == "tokenmill"
+            made.append(manifest)
+
+    async def make() -> None:
+        values = {"env": {"EXTRA": "1"}}
+        job = await code.KubernetesWorkerJobConfiguration.from_template_and_values(template, values)
+        job.prepare_for_flow_run(FlowRun(name="a-run", flow_id=uuid4()))
+        await code.KubernetesWorker(work_pool_name=pool)._create_job(job, None)
+
+    monkeypatch.setattr(code, "BatchV1Api", Api)
+    asyncio.run(make())
+    assert {"name": "EXTRA", "value": "1"} in made[0]["spec"]["template"]["spec"]["containers"][0]["env"]
+    return made[0]

@@ -66,7 +66,7 @@ def test_all_flows_are_registered_with_their_forms(pools: Stack):
 
 
 def test_two_workers_share_the_runs_of_a_pool(pools: Stack):
-    workers = [pools.start_worker(name, "--limit", "1") for name in ("first", "second")]
+    workers = [pools.start_worker(name) for name in ("first", "second")]
     runs = finished(pools, *(start(pools, "audit-flush/process") for _ in range(4)))
     assert {run.state_name for run in runs} == {"Completed"}
     for worker in workers:
@@ -110,7 +110,7 @@ def test_a_model_is_trained_on_a_pool_with_accounts_and_no_secret_gets_out(
     pools: Stack, tiny_preset: str, monkeypatch: pytest.MonkeyPatch
 ):
     settings = load_settings(tiny_preset).model_dump(mode="json")
-    worker = pools.start_worker("trainer", "--pool", "process-gpu")
+    worker = pools.start_worker("trainer", pool="process-gpu")
     (run,) = finished(pools, start(pools, "train-language-model/process", {"settings": settings}))
     worker.stop()
     assert run.state_name == "Completed", worker.text()[-5000:]

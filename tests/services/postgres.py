@@ -102,7 +102,7 @@ class Postgres:
         """What one of PostgreSQL's programs prints."""
         done = subprocess.run(
             command,
-            env=clean_environment(**self.environment, **environment),
+            env=clean_environment(**self.environment | environment),
             capture_output=True,
             text=True,
             check=False,

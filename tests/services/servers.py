@@ -72,6 +72,11 @@ class Bucket:
             return [entry["Key"] for page in pages for entry in page.get("Contents", [])]
 
 
+def is_polling(worker: Service) -> bool:
+    """Whether a worker takes runs yet."""
+    return "started!" in worker.text()
+
+
 class Factory(contextlib.ExitStack):
     """Starts services in a folder, and stops them all together."""
 
@@ -148,4 +153,4 @@ class Factory(contextlib.ExitStack):
         """A process worker; it makes the pool if there is none."""
         command = ["prefect", "worker", "start", "--pool", pool, "--type", "process", "--name", name]
         environment = server.environment | {"PREFECT_WORKER_QUERY_SECONDS": "1"} | more
-        return self.start(command, lambda service: "started!" in service.text(), environment, wait)
+        return self.start(command, is_polling, environment, wait)

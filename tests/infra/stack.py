@@ -75,13 +75,13 @@ class Stack:
         )
         self.running[name] = Server(service, address, {})
 
-    def start_worker(self, name: str, pool: str = "process", limit: int = 1) -> Service:
+    def start_worker(self, name: str, pool: str = "process", limit: int = 1, wait: bool = True) -> Service:
         """Starts a worker."""
         command = [word for word in self.command("worker") if word != "--with-healthcheck"]
         command[command.index("--pool") + 1] = pool
         command[command.index("--limit") + 1] = str(limit)
         environment = self.environment("worker") | {"PREFECT_WORKER_QUERY_SECONDS": "1"}
-        return self.factory.start([*command, "--name", name], is_polling, environment)
+        return self.factory.start([*command, "--name", name], is_polling, environment, wait)
 
     def run(self, script: str, folder: Path) -> str:
         """What commands of OPERATING.md print, run in a folder, with a `docker` that is none."""

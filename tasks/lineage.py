@@ -180,7 +180,12 @@ def _read(path: Path) -> RunRecord:
 
 
 def code_version() -> str:
-    """The commit of the code, with `-dirty` where files differ from it; else the package's version."""
+    """The commit of the code, with `-dirty` where files differ from it; else the package's version.
+
+    An image has no repository: its build says the commit in `TOKENMILL_CODE`.
+    """
+    if built_from := os.environ.get("TOKENMILL_CODE"):
+        return built_from
     environment = os.environ | {"GIT_OPTIONAL_LOCKS": "0"}
     command = ["git", "-C", str(CODE), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:

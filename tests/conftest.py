@@ -23,6 +23,7 @@ from flows import prefect_server  # noqa: E402
 
 prefect_server.start()
 
+pytest_plugins = ["tests.services.fixtures"]
 PROJECT = Path(__file__).parents[1]
 SHARED_DATA = PROJECT.parent / "shared" / "data"
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from prefect import serve
 from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import DeploymentScheduleCreate
 from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy
 from prefect.deployments.runner import EntrypointType, RunnerDeployment
 from prefect.exceptions import ObjectNotFound
@@ -57,16 +58,18 @@ def deployments(presets: Sequence[str], pool: str = "", gpu_pool: str = "") -> I
 
 def _reprocessing(settings: Settings, pool: str) -> RunnerDeployment:
     """Waits for the schedule to be switched on; new snapshots start it in any case."""
-    known = _exists(reprocess.reprocess.name, settings.name)
-    return _deployment(
+    made = _deployment(
         reprocess.reprocess,
         settings.name,
         pool,
         parameters=_form(settings),
         triggers=[on_new_snapshot(settings.name)],
         concurrency_limit=ONE_AT_A_TIME,
-        schedules=None if known else [Cron(EVERY_NIGHT, active=False)],
+        schedules=[Cron(EVERY_NIGHT, active=False)],
     )
+    if (kept := _schedules_of(made.full_name)) is not None:
+        made.schedules = kept
+    return made
 
 
 def _deployment(flow: Any, name: str, pool: str, **more: Any) -> RunnerDeployment:
@@ -87,14 +90,15 @@ def _environment() -> dict[str, str]:
     return {name: os.environ[name] for name in names if os.environ.get(name)}
 
 
-def _exists(flow: str, name: str) -> bool:
-    """Whether a deployment is there already: its schedules may have been changed in the UI, and stay."""
+def _schedules_of(name: str) -> list[DeploymentScheduleCreate] | None:
+    """The schedules of a deployment that is there already: they may have been changed in the UI, and stay."""
     with get_client(sync_client=True) as client:
         try:
-            client.read_deployment_by_name(f"{flow}/{name}")
+            found = client.read_deployment_by_name(name)
         except ObjectNotFound:
-            return False
-        return True
+            return None
+    fields = {"schedule", "active", "parameters", "slug"}
+    return [DeploymentScheduleCreate(**one.model_dump(include=fields)) for one in found.schedules]
 
 
 def main(arguments: list[str] | None = None) -> None:

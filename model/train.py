@@ -33,6 +33,7 @@ from pipeline_config.settings import Training
 VALIDATION_BATCH_ROWS = 16
 FINAL_LR_SHARE = 0.1
 STOPPED = 143  # as shells report SIGTERM
+INIT = 1  # becomes the parent of processes whose own parent has died
 
 
 @dataclass
@@ -216,7 +217,9 @@ def _chunks(pairs: np.ndarray, size: int) -> Iterator[np.ndarray]:
 
 def main(path: str) -> int:
     """Runs the trainer; 1 with the reason in `scratch/error.txt` if it cannot."""
-    die_with_parent()
+    if (parent := os.getppid()) == INIT:  # torchrun's agent is dead already
+        return 1
+    die_with_parent(parent)
     config = json.loads(Path(path).read_text("utf-8"))
     try:
         trainer = Trainer(config)

@@ -279,8 +279,9 @@ def read_documents(path: str | Path) -> Iterator[Document]:
 
 def join_parent() -> None:
     """Lets a worker die with the process that started it."""
-    if multiprocessing.parent_process() is not None:
-        die_with_parent()
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        die_with_parent(parent.pid)
 
 
 def _unwritable(document: Document) -> Fate | None:

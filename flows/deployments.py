@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from prefect import serve
@@ -81,7 +82,12 @@ def _deployment(flow: Any, name: str, pool: str, **more: Any) -> RunnerDeploymen
 
 
 def _form(settings: Settings) -> dict[str, Any]:
-    return {"settings": settings.model_dump(mode="json")}
+    """The form's values; local folders are named whole, for workers that run in another folder."""
+    values = settings.model_dump(mode="json")
+    for source in values["sources"]:
+        if source["base"] and Path(source["base"]).is_dir():
+            source["base"] = str(Path(source["base"]).resolve())
+    return {"settings": values}
 
 
 def _environment() -> dict[str, str]:

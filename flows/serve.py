@@ -3,7 +3,8 @@
 Starts Prefect's server and MLflow's, unless the environment names running ones (`PREFECT_API_URL`,
 `MLFLOW_TRACKING_URI`), then the process that offers the deployments and runs what is asked of them. Prints
 the addresses, starts again what dies, and stops all of it on Ctrl-C or SIGTERM. Listens on loopback only.
-Further arguments go to `python -m flows.deployments`: `--preset FILE`, `--limit N`, `--watch-seconds N`.
+Further arguments go to `python -m flows.deployments`: `--preset FILE`, `--limit N`, `--watch-seconds N`, and
+`--deploy-to POOL`, which only puts the deployments on a work pool of the server at `PREFECT_API_URL`.
 """
 
 import argparse
@@ -202,6 +203,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--prefect-port", type=int, default=default, help=f"(default: {default})")
     parser.add_argument("--mlflow-port", type=int, default=5000, help="(default: 5000)")
     chosen, more = parser.parse_known_args(arguments)
+    if "--deploy-to" in more:  # served by workers elsewhere, and the servers are running
+        os.execv(sys.executable, [sys.executable, "-m", "flows.deployments", *more])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
     try:

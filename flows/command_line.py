@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from flows import prefect_server
-from pipeline_config.environment import artifact_root, check_home, home, tracking_uri
+from pipeline_config.environment import check_home, home
 from pipeline_config.errors import StoreError, TokenmillError
 from pipeline_config.presets import load_settings, preset_names
 from pipeline_config.settings import STAGES, Settings
@@ -113,15 +113,11 @@ def _losses(measures: dict[str, Any]) -> str:
 
 
 def _commands() -> str:
-    python = sys.executable
     return (
-        "to look around (each command serves until Ctrl-C)\n"
-        "  flows and tasks, http://127.0.0.1:4200\n"
-        f"    PREFECT_HOME={home() / 'prefect'} DO_NOT_TRACK=1 {python} -m prefect server start\n"
-        "  runs, datasets and curves, http://127.0.0.1:5000/?workflowType=machine_learning\n"
-        "    MLFLOW_DISABLE_TELEMETRY=true MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false "
-        f"{python} -m mlflow server --backend-store-uri {tracking_uri()} "
-        f"--artifacts-destination {artifact_root()}"
+        "to look around, and to start runs from forms (serves until Ctrl-C)\n"
+        f"    TOKENMILL_HOME={home()} {sys.executable} -m flows.serve\n"
+        "  flows and tasks: http://127.0.0.1:4200\n"
+        "  runs, datasets and curves: http://127.0.0.1:5000/?workflowType=machine_learning"
     )
 
 

@@ -4,7 +4,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from copy import deepcopy
@@ -13,6 +12,7 @@ from typing import Any
 
 import httpx
 
+from pipeline_config.processes import bound_command
 from tests.services.process import clean_environment, free_port
 
 START_SECONDS, RUN_SECONDS = 150.0, 300.0
@@ -33,7 +33,7 @@ class Served:
         self.ports = (free_port(), free_port())
         self.environment = clean_environment(TOKENMILL_HOME=str(home), **environment)
         ports = ["--prefect-port", str(self.ports[0]), "--mlflow-port", str(self.ports[1])]
-        self.command = [sys.executable, "-m", "flows.serve", *ports, *arguments]
+        self.command = bound_command("flows.serve", *ports, *arguments)  # ends with the test process
         self.ui = f"http://127.0.0.1:{self.ports[0]}"
         self.mlflow = f"http://127.0.0.1:{self.ports[1]}"
         self.output = home / "serve.out"

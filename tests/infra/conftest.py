@@ -1,6 +1,7 @@
 """The services of compose.yaml, for all tests of this folder."""
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,8 @@ from tests.services.servers import Factory
 def stack(tmp_path_factory: pytest.TempPathFactory, postgres: Postgres, s3_server: str) -> Iterator[Stack]:
     """Both servers with accounts, on PostgreSQL and an object store, as in compose.yaml; no worker yet."""
     pytest.importorskip("psycopg", reason="needs psycopg (extra `test`)")
+    if not shutil.which("openssl"):
+        pytest.skip("needs openssl, with which OPERATING.md makes up secrets")
     folder = tmp_path_factory.mktemp("stack")
     secrets, ports = filled_in(folder), {"prefect": str(free_port()), "mlflow": str(free_port())}
     addresses = {

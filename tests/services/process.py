@@ -106,15 +106,19 @@ class Service:
         return self.log.read_text("utf-8", "replace")
 
     def pids(self) -> set[int]:
-        """Its processes that are alive."""
-        group, found = self.process.pid if self.process else 0, set()
+        """Its processes that are alive: the group, and children that left it, as PostgreSQL's do."""
+        parents, found, guards = {}, set(), set()
         for folder in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
-                state, _, of = (folder / "stat").read_text().rpartition(")")[2].split()[:3]
-                guard = GUARD.encode() in (folder / "cmdline").read_bytes()
-                if int(of) == group and state != "Z" and not guard:
-                    found.add(int(folder.name))
-        return found
+                state, parent, group = (folder / "stat").read_text().rpartition(")")[2].split()[:3]
+                pid = int(folder.name)
+                if state != "Z":
+                    parents[pid] = int(parent)
+                    found |= {pid} if self.process and int(group) == self.process.pid else set()
+                    guards |= {pid} if GUARD.encode() in (folder / "cmdline").read_bytes() else set()
+        while more := {pid for pid, parent in parents.items() if parent in found} - found:
+            found |= more
+        return found - guards
 
     def listening(self) -> set[str]:
         """Where its processes accept connections, as /proc/net/tcp writes it: `0100007F:1068`."""
@@ -130,24 +134,24 @@ class Service:
         return found
 
     def stop(self) -> None:
-        """Asks it to end, and makes it end after a while."""
-        self._signal(self.stop_signal)
+        """Asks it to end, as Ctrl-C asks a group, and makes it end after a while."""
+        for pid in self.pids():
+            with contextlib.suppress(ProcessLookupError):
+                if self.process and os.getpgid(pid) == self.process.pid:
+                    os.kill(pid, self.stop_signal)
         deadline = time.monotonic() + STOP_SECONDS
         while self.pids() and time.monotonic() < deadline:
             time.sleep(0.05)
         self.kill()
 
     def kill(self) -> None:
-        """SIGKILL to all its processes at once."""
-        self._signal(signal.SIGKILL)
+        """SIGKILL to all its processes at once. The guard ends when it has seen them end."""
+        for pid in self.pids():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         if self.process and self.process.stdin:
             self.process.wait()
             self.process.stdin.close()
-
-    def _signal(self, number: signal.Signals) -> None:
-        if self.process:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, number)
 
 
 @dataclass
@@ -158,18 +162,18 @@ class Server:
     address: str
     environment: dict[str, str]
 
-    def status(self, path: str, credentials: str = "", **headers: str) -> int:
-        """The HTTP status of a GET request, as somebody (`user:password`) or nobody."""
+    def get(self, path: str, credentials: str = "", **headers: str) -> tuple[int, str]:
+        """Status and text of an answer to somebody (`user:password`) or nobody."""
         request = urllib.request.Request(self.address + path, headers=headers)
         if credentials:
             encoded = base64.b64encode(credentials.encode()).decode()
             request.add_header("Authorization", f"Basic {encoded}")
         try:
             with urllib.request.urlopen(request, timeout=30) as answer:
-                return int(answer.status)
+                return answer.status, answer.read().decode("utf-8", "replace")
         except urllib.error.HTTPError as error:
             with error:
-                return error.code
+                return error.code, error.read().decode("utf-8", "replace")
 
 
 def answers(address: str) -> Callable[[Service], bool]:

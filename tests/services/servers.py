@@ -37,7 +37,7 @@ class Bucket:
 
     @property
     def environment(self) -> dict[str, str]:
-        """In which boto3, s3fs and pyarrow find it."""
+        """In which boto3, s3fs and pyarrow's `FileSystem.from_uri` find it; `S3FileSystem()` does not."""
         return {
             "AWS_ENDPOINT_URL": self.address,
             "AWS_DEFAULT_REGION": "us-east-1",

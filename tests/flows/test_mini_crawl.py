@@ -33,6 +33,9 @@ from tasks.steps.selection import Selector
 from tasks.steps.text_extraction import decode_page, read_record
 from tasks.steps.url_filtering import FilterUrls
 from tasks.store import Store
+from tests.services.postgres import Postgres
+from tests.services.served import Served
+from tests.services.servers import Bucket
 
 pytestmark = pytest.mark.slow
 SNAPSHOTS = {"cc-2024-10": "CC-MAIN-2024-10-MINI", "cc-2024-18": "CC-MAIN-2024-18-MINI"}
@@ -236,3 +239,37 @@ def test_identical_recrawls_that_reach_deduplication_are_removed(ledger: Ledger,
     reached = [pair for pair in both if all(stage == "deduplication" for stage, _ in pair)]
     assert len(reached) > 50
     assert not [pair for pair in reached if [fate for _, fate in pair].count("kept") == 2]
+
+
+def test_postgres_and_an_object_store_give_the_same_bytes(
+    crawl_home: Path, shared_data: Path, postgres: Postgres, s3: Bucket, tmp_path: Path
+) -> None:
+    """The same preset, served, with both servers on PostgreSQL, and store and artifacts on S3."""
+    served = Served(
+        tmp_path,
+        [],
+        PREFECT_SERVER_DATABASE_CONNECTION_URL=postgres.database().url("postgresql+asyncpg"),
+        MLFLOW_BACKEND_STORE_URI=postgres.database().url("postgresql+psycopg"),
+        MLFLOW_ARTIFACTS_DESTINATION=f"{s3.url}/mlflow",
+        TOKENMILL_STORE=f"{s3.url}/store",
+        **s3.environment,
+    )
+    try:
+        served.start()
+        run = served.run("build-corpus", "mini-crawl", {"execution.workers": 2})
+        assert served.ended(run, 1200) == "Completed", served.said()
+    finally:
+        served.end()
+    expected = {path.parts[-3:]: path.read_bytes() for path in crawl_home.glob("store/*/*/manifest.json")}
+    assert {
+        path.parts[-3:]: path.read_bytes() for path in tmp_path.glob("store/*/*/manifest.json")
+    } == expected
+    names = s3.names()
+    assert {"/".join(parts) for parts in expected} <= {name.removeprefix("store/store/") for name in names}
+    assert any(name.startswith("mlflow/") and name.endswith("report.html") for name in names)
+
+
+def manifests(home: Path) -> dict[str, bytes]:
+    """All manifests below a data folder."""
+    found = home.glob("store/*/*/manifest.json")
+    return {path.relative_to(home).as_posix(): path.read_bytes() for path in found}

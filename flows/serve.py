@@ -209,9 +209,9 @@ def main(arguments: list[str] | None = None) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
     try:
         check_home()
+        found = servers(chosen.prefect_port, chosen.mlflow_port)
         if not DATABASE_URLS & os.environ.keys():
             create_database()
-        found = servers(chosen.prefect_port, chosen.mlflow_port)
         runner = Service("Deployments", bound_command("flows.deployments", *more))
         run_services(found, runner, _say_where)
     except TokenmillError as error:

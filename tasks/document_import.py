@@ -20,10 +20,10 @@ def import_documents(run: Run, source: Source) -> StageOutput:
     Raises:
         SourceError: a file is missing, empty, or of a format that is not read.
     """
-    files = source_files(source, run.store)
+    files = run.patiently(source_files, source, run.store)
     for file in files:
         reader_of(file.uri)
-    lists = takedown_lists(source)
+    lists = run.patiently(takedown_lists, source)
     content = [
         dataset_identity(source, run.store) if source.dataset else {},
         *({"path": file.path, "content": file.identity} for file in files),

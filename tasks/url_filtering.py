@@ -32,7 +32,7 @@ def filter_urls(run: Run, source: Source, crawl: StageOutput | None = None) -> S
     """
     files = warc_files(run, source, crawl)
     content = [{"path": file.path, "content": file.identity} for file in files]
-    lists = takedown_lists(source)
+    lists = run.patiently(takedown_lists, source)
     return run.stage(
         STAGE,
         partial(_build, source=source, files=files, lists=lists),
@@ -48,7 +48,7 @@ def warc_files(run: Run, source: Source, crawl: StageOutput | None) -> list[Sour
     """The WARC files of a source, or of the crawl that was made for it."""
     if crawl is not None:
         source = source.model_copy(update={"base": str(run.store.path(crawl)), "uris": CRAWL_FILES})
-    return source_files(source, run.store)
+    return run.patiently(source_files, source, run.store)
 
 
 def _build(work: Work, source: Source, files: list[SourceFile], lists: list[TakedownList]) -> Report:

@@ -103,9 +103,9 @@ def test_the_flow_refuses_what_the_form_cannot_know(served: Served) -> None:
 @pytest.mark.browser
 @pytest.mark.slow
 def test_a_run_is_cancelled_and_goes_on_with_retry(page: Any, served: Served) -> None:
-    changes = {"training.steps": 900, "training.validation_every_steps": 100, "training.processes": 2}
+    changes = {"training.steps": 500, "training.validation_every_steps": 100, "training.processes": 2}
     run = served.run("train-language-model", "tiny", changes)
-    wait_for(lambda: "step 101 of 900" in served.log(run), 120, served.said)
+    wait_for(lambda: "step 101 of 500" in served.log(run), 120, served.said)
     page.goto(f"{served.ui}/runs/flow-run/{run}")
     page.get_by_role("button", name="Cancel").click()
     page.get_by_role("button", name="Confirm").click()
@@ -121,7 +121,7 @@ def test_a_run_is_cancelled_and_goes_on_with_retry(page: Any, served: Served) ->
     assert served.ended(run) == "Completed"
     resumed = steps_in(served.log(run).partition("stopped after step ")[2])
     assert resumed[0] > stopped_after
-    assert resumed[-1] == 900
+    assert resumed[-1] == 500
 
 
 def steps_in(log: str) -> list[int]:

@@ -131,7 +131,7 @@ class Run:
         attempts = Retrying(
             retry=retry_if_exception_type(UnreachableError),
             stop=stop_after_attempt(1 + (self.settings.execution.retries if retries is None else retries)),
-            wait=wait_exponential_jitter(BACKOFF_SECONDS, jitter=BACKOFF_SECONDS),
+            wait=wait_exponential_jitter(multiplier=BACKOFF_SECONDS, jitter=BACKOFF_SECONDS),
             before_sleep=lambda state: self.log.warning("%s: asking again", state.outcome.exception()),
             reraise=True,
         )

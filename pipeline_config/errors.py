@@ -6,7 +6,8 @@
     ├── StoreError        the store cannot be written, or holds something damaged
     ├── StageError        a stage could not finish
     │   ├── LedgerError   read != kept + removed + failed
-    │   └── CanaryError   an implausible share of the records failed, or nothing was kept
+    │   ├── CanaryError   an implausible share of the records failed, or nothing was kept
+    │   └── EngineError   the cluster lost workers, or cannot be used; finished shards are kept
     ├── TrainingError     the trainer stopped
     └── AuditError        a question that the records cannot answer
 
@@ -41,6 +42,10 @@ class LedgerError(StageError):
 
 class CanaryError(StageError):
     """A result that is formally complete and cannot be right."""
+
+
+class EngineError(StageError):
+    """A cluster that lost workers or cannot be used: finished shards are kept, and a rerun goes on."""
 
 
 class TrainingError(TokenmillError):

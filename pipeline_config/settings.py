@@ -5,12 +5,12 @@ only says how the work is done. Section names are the stage names. Source of the
 (Penedo et al. 2024, arXiv:2406.17557) as implemented in DataTrove 0.10, where a field does not say otherwise.
 """
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-Share = Annotated[float, Field(ge=0, le=1)]
-Count = Annotated[int, Field(ge=1)]
+from pipeline_config.executors import ExecutorSettings
+from pipeline_config.section import Count, Section, Share
 
 CleaningStage = Literal["language_identification", "quality_filtering", "deduplication", "pii_scrubbing"]
 CLEANING_STAGES: tuple[CleaningStage, ...] = (
@@ -19,12 +19,6 @@ CLEANING_STAGES: tuple[CleaningStage, ...] = (
     "deduplication",
     "pii_scrubbing",
 )
-
-
-class Section(BaseModel):
-    """A group of settings: immutable, and refusing names that it does not know."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class FieldMapping(Section):
@@ -386,7 +380,9 @@ class Execution(Section):
     """How the work is done. Nothing here changes a byte of the output."""
 
     workers: int = Field(default=2, ge=1, le=1024)
-    """Worker processes of a document stage."""
+    """Worker processes of a document stage, at most; on a cluster: tasks that run at the same time."""
+    executor: ExecutorSettings = ExecutorSettings()
+    """Where they run."""
     max_failed_share: Share = 0.2
     """A stage in which a larger share of the records failed stops the run."""
 

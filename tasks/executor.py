@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import json
 import os
 import pickle
 import shutil
@@ -12,20 +11,21 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
-from datatrove.executor.local import LocalPipelineExecutor
 from datatrove.pipeline.base import PipelineStep
 
 from pipeline_config import errors
 from pipeline_config.environment import home
+from pipeline_config.executors import ExecutorSettings
 from pipeline_config.processes import bound_command
-from tasks.steps.run_executor import CAUSE
+from tasks.engines import keep_tasks, make_executor, stop
+from tasks.steps.ranks import EXECUTOR_FILE, heard_cause
 from tasks.store import disk_problem
 
 POLL_SECONDS = 0.05
 OUTPUT_TAIL_CHARACTERS = 12_000
 SMALLEST_FILE_BYTES = 65_536
+LOCAL = ExecutorSettings()
 
 
 def run_pipeline(
@@ -34,26 +34,30 @@ def run_pipeline(
     tasks: int,
     workers: int,
     logging_dir: Path,
+    settings: ExecutorSettings = LOCAL,
     on_poll: Callable[[], None] = lambda: None,
 ) -> None:
-    """Runs the steps once for each of `tasks` ranks, on at most `workers` processes.
+    """Runs the steps once for each of `tasks` ranks, at most `workers` at once.
 
     Ranks that `logging_dir` lists as complete are not run again, so the folder belongs to one stage key.
 
     Raises:
         TokenmillError: what a step raised on purpose, as it was.
+        SettingsError: what the executor needs is not installed.
         StageError: a worker died or raised anything else; the message ends with its output.
     """
-    executor = LocalPipelineExecutor(
-        list(steps), tasks=tasks, workers=min(workers, tasks), logging_dir=str(logging_dir)
-    )
+    executor = make_executor(steps, settings, tasks=tasks, workers=workers, folder=logging_dir)
     logging_dir.mkdir(parents=True, exist_ok=True)
-    file = logging_dir / "executor.pickle"
+    keep_tasks(logging_dir, tasks)
+    file = logging_dir / EXECUTOR_FILE
     file.write_bytes(pickle.dumps(executor))
     try:
         run_child(bound_command("tasks.steps.run_executor", str(file)), on_poll=on_poll)
-    except ChildFailed as failure:
-        raise _cause(failure) from None
+    except BaseException as failure:
+        stop(executor)
+        if isinstance(failure, ChildFailed):
+            raise _cause(failure) from None
+        raise
 
 
 class ChildFailed(Exception):
@@ -126,14 +130,13 @@ def _descendants(root: int) -> list[int]:
 
 def _cause(failure: ChildFailed) -> errors.TokenmillError:
     store = home() / "store"
-    said = [line for line in failure.output.splitlines() if line.startswith(CAUSE)]
-    try:
-        cause: dict[str, Any] = json.loads(said[-1].removeprefix(CAUSE) if said else "")
-    except ValueError:
+    said = [cause for line in failure.output.splitlines() if (cause := heard_cause(line))]
+    if not said:
         if shutil.disk_usage(home()).free < SMALLEST_FILE_BYTES:
             return errors.StoreError(str(disk_problem(OSError(errno.ENOSPC, ""), store)))
         how = f"was killed by signal {-failure.returncode}" if failure.returncode < 0 else str(failure)
         return errors.StageError(f"a worker process ended early ({how}). Its last output:\n{failure.output}")
+    cause = said[-1]
     if cause.get("errno") is not None:
         error = OSError(cause["errno"], "", cause["filename"] or None)
         if problem := disk_problem(error, store):

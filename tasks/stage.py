@@ -21,7 +21,7 @@ from prefect import task
 from prefect.logging import get_run_logger
 from pydantic import BaseModel
 
-from pipeline_config.errors import CanaryError, LedgerError, StageError
+from pipeline_config.errors import CanaryError, EngineError, LedgerError, StageError
 from pipeline_config.settings import Execution
 from tasks.caching import stage_cache
 from tasks.executor import run_pipeline
@@ -105,6 +105,7 @@ class Work:
             tasks=tasks,
             workers=self.execution.workers,
             logging_dir=self.folder / "logs" / name,
+            settings=self.execution.executor,
             on_poll=self.progress.update,
         )
 
@@ -263,6 +264,8 @@ class StageRunner:
         try:
             report = build(work)
             check_books(report, f"stage {stage.title} {label}".strip(), self.execution.max_failed_share)
+        except EngineError:
+            raise  # nothing is wrong with the finished shards: the next attempt goes on with them
         except Exception:
             self.store.discard(stage.name, key)  # a failed stage leaves nothing behind
             raise

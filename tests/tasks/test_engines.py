@@ -1,0 +1,274 @@
+"""Document stages on clusters: the same ranks, the same errors, and nothing that goes on when it should not.
+
+Ray is real: two nodes on this machine. Slurm's commands are stand-ins that run the generated job script.
+"""
+
+import os
+import signal
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from datatrove.data import Document
+from datatrove.executor.local import LocalPipelineExecutor
+from datatrove.pipeline.base import PipelineStep
+
+from pipeline_config.errors import EngineError, LedgerError, SettingsError, StageError, StoreError
+from pipeline_config.executors import ExecutorSettings
+from pipeline_config.settings import Execution
+from tasks import engines
+from tasks.engines import keep_tasks, make_executor
+from tasks.executor import run_pipeline
+from tasks.steps.installation import SameInstallation, installation
+from tasks.steps.ray_tasks import RayExecutor
+from tasks.steps.shards import join_parent
+from tasks.steps.slurm_jobs import SlurmExecutor
+
+STOP_SECONDS = 10
+
+
+class Write(PipelineStep):
+    """Notes its processes, does what it was told if it is rank 0, and writes a file for the rank."""
+
+    def __init__(self, folder: Path, fault: str = ""):
+        super().__init__()
+        self.folder, self.fault = folder, fault
+
+    def run(self, data=None, rank: int = 0, world_size: int = 1):
+        join_parent()
+        note = self.folder / f".{rank}"
+        note.write_text(f"{os.getpid()} {os.getppid()} {os.environ.get('RAY_NODE_ID', '')}")
+        note.rename(self.folder / f"{rank}.process")
+        if rank == 0:
+            fail(self.fault, self.folder)
+        yield Document(text=str(rank), id=str(rank))
+        with (self.folder / f"{rank}.txt").open("a") as file:
+            file.write(f"{rank} of {world_size}\n")
+
+
+def fail(fault: str, folder: Path) -> None:
+    match fault:
+        case "ours":
+            raise LedgerError("one record has no fate")
+        case "bug":
+            raise KeyError("nobody expected this")
+        case "disk":
+            raise OSError(28, os.strerror(28))
+        case "waits":
+            time.sleep(300)
+        case "starter killed":
+            os.kill(os.getppid(), signal.SIGKILL)
+            time.sleep(300)
+        case "starter killed once" if not (folder / "killed").exists():
+            (folder / "killed").touch()
+            fail("starter killed", folder)
+
+
+@pytest.fixture(params=["ray", "slurm"])
+def cluster(request: pytest.FixtureRequest) -> ExecutorSettings:
+    """Settings for each kind of cluster."""
+    if request.param == "slurm":
+        return slurm_settings(request.getfixturevalue("slurm"))
+    return ray_settings(request.getfixturevalue("ray_cluster"))
+
+
+def slurm_settings(_: Path, **changes: object) -> ExecutorSettings:
+    return ExecutorSettings(kind="slurm", slurm={"poll_seconds": 0.2, **changes})
+
+
+def ray_settings(address: str, **changes: object) -> ExecutorSettings:
+    return ExecutorSettings(kind="ray", ray={"address": address, "max_retries": 1, **changes})
+
+
+def run(folder: Path, settings: ExecutorSettings, fault: str = "", tasks: int = 2, **options: object) -> None:
+    steps = [Write(folder, fault)]
+    logs = folder / "logs"
+    run_pipeline(steps, tasks=tasks, workers=2, logging_dir=logs, settings=settings, **options)
+
+
+def written(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in folder.glob("*.txt")}
+
+
+def processes(folder: Path) -> list[list[str]]:
+    """Of each rank that has begun: its process, the one that started it, and Ray's node."""
+    return [path.read_text().split() for path in sorted(folder.glob("*.process"))]
+
+
+def left_over(folder: Path) -> list[int]:
+    """Processes of ranks that are still there after the time that stopping may take."""
+    numbers = [int(words[0]) for words in processes(folder)]
+    deadline = time.monotonic() + STOP_SECONDS
+    while (left := [n for n in numbers if Path(f"/proc/{n}").exists()]) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return left
+
+
+def test_every_rank_that_another_engine_did_not_complete_runs_once(
+    tmp_path: Path, cluster: ExecutorSettings
+) -> None:
+    (tmp_path / "logs" / "completions").mkdir(parents=True)
+    (tmp_path / "logs" / "completions" / "00001").touch()
+    run(tmp_path, cluster, tasks=3)
+    assert written(tmp_path) == {"0.txt": "0 of 3\n", "2.txt": "2 of 3\n"}
+    run(tmp_path, cluster, tasks=3)
+    assert written(tmp_path) == {"0.txt": "0 of 3\n", "2.txt": "2 of 3\n"}
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "words"),
+    [
+        pytest.param("ours", LedgerError, r"\Aone record has no fate\Z", id="ours"),
+        pytest.param("bug", StageError, r"(?s)KeyError.*Traceback.*nobody expected", id="bug"),
+        pytest.param("disk", StoreError, "the disk is full: store /", id="full disk"),
+    ],
+)
+def test_what_a_step_raised_on_a_node_arrives_here(
+    tmp_path: Path, cluster: ExecutorSettings, fault: str, error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words) as caught:
+        run(tmp_path, cluster, fault)
+    assert type(caught.value) is error
+
+
+def test_cancelling_ends_the_ranks_that_run(tmp_path: Path, cluster: ExecutorSettings) -> None:
+    def interrupt() -> None:
+        if len(processes(tmp_path)) == 2 and (tmp_path / "1.txt").exists():
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, cluster, "waits", on_poll=interrupt)
+    assert left_over(tmp_path) == []
+
+
+def test_both_ray_nodes_take_part(tmp_path: Path, ray_cluster: str) -> None:
+    run(tmp_path, ray_settings(ray_cluster), tasks=4)
+    assert len({node for _, _, node in processes(tmp_path)}) == 2
+
+
+def test_a_ray_task_whose_worker_is_killed_runs_again(tmp_path: Path, ray_cluster: str) -> None:
+    run(tmp_path, ray_settings(ray_cluster), "starter killed once")
+    assert written(tmp_path) == {"0.txt": "0 of 2\n", "1.txt": "1 of 2\n"}
+
+
+def test_a_ray_task_whose_worker_is_always_killed_ends_the_stage_and_a_rerun_goes_on(
+    tmp_path: Path, ray_cluster: str
+) -> None:
+    with pytest.raises(EngineError, match=r"(?s)shards 0 could not be processed .* tried 1 times more"):
+        run(tmp_path, ray_settings(ray_cluster), "starter killed")
+    assert left_over(tmp_path) == []
+    run(tmp_path, ray_settings(ray_cluster))
+    assert written(tmp_path) == {"0.txt": "0 of 2\n", "1.txt": "1 of 2\n"}
+
+
+def test_a_ray_task_that_fits_no_node_ends_the_stage(tmp_path: Path, ray_cluster: str) -> None:
+    settings = ray_settings(ray_cluster, cpus_per_task=64, wait_for_node_seconds=1)
+    with pytest.raises(EngineError, match=r"no node of the Ray cluster has 64 cores.*\(the nodes have 1 / "):
+        run(tmp_path, settings)
+
+
+def test_an_address_where_no_ray_cluster_is_ends_the_stage(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    with pytest.raises(EngineError, match=r"ray\.address=127\.0\.0\.1:9 cannot be used"):
+        run(tmp_path, ray_settings("127.0.0.1:9"))
+
+
+def test_a_ray_cluster_of_our_own_listens_to_this_machine_only_and_ends_with_the_stage(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("ray")
+    heard: set[str] = set()
+
+    def listen() -> None:
+        if processes(tmp_path) and not heard:
+            heard.update(listening_addresses(descendants_of(os.getpid())))
+
+    run(tmp_path, ray_settings("local"), tasks=1, on_poll=listen)
+    assert written(tmp_path) == {"0.txt": "0 of 1\n"}
+    assert heard
+    assert heard <= {"127.0.0.1", "::1"}
+    assert left_over(tmp_path) == []
+
+
+def descendants_of(root: int) -> list[int]:
+    import psutil
+
+    return [process.pid for process in psutil.Process(root).children(recursive=True)]
+
+
+def listening_addresses(numbers: list[int]) -> set[str]:
+    import psutil
+
+    found = set()
+    for number in numbers:
+        for connection in psutil.Process(number).net_connections("inet"):
+            if connection.status == psutil.CONN_LISTEN:
+                found.add(connection.laddr.ip)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        pytest.param("ray", r"needs the package ray: install Tokenmill with its extra `ray`", id="ray"),
+        pytest.param("slurm", r"needs sbatch, squeue, scancel, not found on this machine", id="slurm"),
+    ],
+)
+def test_an_engine_that_is_not_installed_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, words: str
+) -> None:
+    monkeypatch.setattr(engines.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SettingsError, match=words):
+        run(tmp_path, ExecutorSettings(kind=kind))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [("local", LocalPipelineExecutor), ("slurm", SlurmExecutor), ("ray", RayExecutor)],
+)
+def test_each_kind_is_an_executor_of_datatrove(
+    tmp_path: Path, slurm: Path, kind: str, expected: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines.importlib.util, "find_spec", lambda name: SimpleNamespace())
+    settings = ExecutorSettings(kind=kind)
+    executor = make_executor([Write(tmp_path)], settings, tasks=3, workers=8, folder=tmp_path / "logs")
+    assert type(executor) is expected
+    assert (executor.world_size, executor.workers) == (3, 3)
+
+
+def test_a_started_folder_keeps_its_number_of_ranks(tmp_path: Path) -> None:
+    keep_tasks(tmp_path, 3)
+    keep_tasks(tmp_path, 3)
+    with pytest.raises(StageError, match="begun with 3 shards and cannot go on with 2"):
+        keep_tasks(tmp_path, 2)
+
+
+def test_a_node_with_another_installation_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    check = SameInstallation()
+    assert check("documents") == "documents"
+    changed = installation() | {"datatrove": "0.0.1"}
+    monkeypatch.setattr("tasks.steps.installation.installation", lambda: changed)
+    with pytest.raises(StageError, match=r"another installation than the flow \(datatrove: 0\.0\.1 instead"):
+        check()
+
+
+def test_the_installation_names_python_our_code_and_the_libraries() -> None:
+    assert {"python", "datatrove", "pyarrow", "trafilatura", "the code of Tokenmill"} <= set(installation())
+
+
+@pytest.mark.parametrize(
+    ("section", "value"),
+    [
+        pytest.param("ray", {"address": "no port"}, id="address"),
+        pytest.param("ray", {"cpus_per_task": 0}, id="no core"),
+        pytest.param("slurm", {"sbatch_options": ["array=0-9"]}, id="an option that is ours"),
+        pytest.param("slurm", {"sbatch_options": ["comment=a\nrm -r /"]}, id="two lines"),
+        pytest.param("slurm", {"partition": "cpu gpu"}, id="two words"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(section: str, value: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=next(iter(value))):
+        Execution.model_validate({"executor": {section: value}})

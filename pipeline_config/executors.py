@@ -59,10 +59,11 @@ class SlurmSettings(Section):
 class RaySettings(Section):
     """Tasks on a Ray cluster (kind `ray`; needs the extra `ray` of Tokenmill)."""
 
-    address: str = Field(default="", pattern=r"^(auto|local|(ray://)?[^\s/]+:[0-9]{1,5})?$", max_length=200)
-    """`HOST:PORT` of the head node; `auto` for the cluster that this machine belongs to (or `RAY_ADDRESS`
-    names); `local` for one on this machine that is started for each stage and listens to this machine only.
-    Empty: `auto`, or `local` where there is none."""
+    address: str = Field(
+        default="auto", pattern=r"^(auto|local|(ray://)?[^\s/]+:[0-9]{1,5})$", max_length=200
+    )
+    """`HOST:PORT` of the head node, or `auto`: the cluster that `RAY_ADDRESS` names or this machine belongs
+    to. `local`, to try it out: one that is started for each stage and listens to this machine only."""
     cpus_per_task: int = Field(default=1, ge=1, le=1024)
     """Cores that Ray reserves for a task. A task uses one."""
     memory_per_task_bytes: int = Field(default=2_000_000_000, ge=0)

@@ -22,6 +22,7 @@ from pipeline_config.environment import prepare  # noqa: E402
 prepare()
 
 from flows import prefect_server  # noqa: E402
+from tasks.steps.ray_tasks import LOOPBACK_ONLY  # noqa: E402
 
 prefect_server.start()
 
@@ -97,6 +98,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[str]:
     """Address of a Ray cluster of two nodes on this machine."""
+    os.environ |= LOOPBACK_ONLY
     nodes = subprocess.Popen(
         [sys.executable, str(PROJECT / "tests" / "clusters" / "ray_nodes.py")],
         stdin=subprocess.PIPE,

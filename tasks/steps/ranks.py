@@ -6,15 +6,26 @@ file for it could not be written to a full disk), as plain data that another pro
 
 import json
 import os
+import platform
+import subprocess
 import sys
 import traceback
+from collections import deque
+from pathlib import Path
 from typing import Any
 
 from pipeline_config import errors
+from pipeline_config.processes import bound_command
 
 EXECUTOR_FILE = "executor.pickle"
 CAUSE = "tokenmill-cause "
 TRACEBACK_CHARACTERS = 4000
+OUTPUT_TAIL_LINES = 40
+SHARED = "the data folder and the folder that the flow was started in must be on a shared file system"
+
+
+class TaskLost(Exception):
+    """The process that ran a task's ranks was killed: the task is worth another try elsewhere."""
 
 
 class RankFailed(Exception):
@@ -50,3 +61,32 @@ def heard_cause(line: str) -> dict[str, Any] | None:
         return json.loads(line.removeprefix(CAUSE))
     except ValueError:
         return None
+
+
+def run_in_child(file: str, ranks: list[int], folder: str) -> dict[str, Any] | None:
+    """Runs ranks of an executor in a child process. Returns the cause if one of them failed.
+
+    Raises:
+        TaskLost: the child was killed.
+    """
+    for path in (folder, file):
+        if not Path(path).exists():
+            return describe(errors.EngineError(f"node {platform.node()} has no {path}: {SHARED}"))
+    command = bound_command("tasks.steps.run_executor", file, *map(str, ranks))
+    cause, tail = None, deque(maxlen=OUTPUT_TAIL_LINES)
+    with subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    ) as child:
+        try:
+            for line in child.stdout:
+                said = heard_cause(line)
+                cause = said or cause
+                tail.append(line)
+                if not said:
+                    print(line, end="", flush=True)
+        finally:
+            child.kill()
+    if child.returncode and cause is None:
+        how = f"was killed by signal {-child.returncode}" if child.returncode < 0 else "ended early"
+        raise TaskLost(f"a process on node {platform.node()} {how}. Its last output:\n{''.join(tail)}")
+    return cause

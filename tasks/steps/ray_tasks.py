@@ -7,8 +7,8 @@ child dies with the task's process, and that dies with the driver.
 """
 
 import os
-import platform
-import subprocess
+import secrets
+import socket
 import time
 from collections import deque
 from pathlib import Path
@@ -17,27 +17,25 @@ from typing import Any
 
 from datatrove.executor.base import PipelineExecutor
 from datatrove.executor.ray import RayPipelineExecutor
+from datatrove.utils.logging import logger
 
 from pipeline_config.environment import home
 from pipeline_config.errors import EngineError, SettingsError
 from pipeline_config.executors import RaySettings
-from pipeline_config.processes import bound_command
-from tasks.steps.ranks import EXECUTOR_FILE, RankFailed, describe, heard_cause
+from tasks.steps.ranks import EXECUTOR_FILE, RankFailed, TaskLost, run_in_child
 
 POLL_SECONDS = 1.0
 CANCEL_SECONDS = 10.0
 OBJECT_STORE_BYTES = 80_000_000  # close to the least that Ray accepts: nothing large goes through it
-OUTPUT_TAIL_LINES = 40
+CONNECT_SECONDS = 10.0
+# Read when Ray is imported. Despite its name it says on every system that nodes use the loopback address.
+LOOPBACK_ONLY = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 NOT_INSTALLED = (
     "execution.executor.kind=ray needs the package ray: install Tokenmill with its extra `ray`, as in "
     "`pip install -c infra/constraints.txt -e '.[ray]'`"
 )
 
-SHARED = "the data folder and the folder that the flow was started in must be on a shared file system"
-
-
-class TaskLost(Exception):
-    """The process that ran a task's ranks was killed; Ray starts the task again."""
+logger.disable("datatrove.executor.ray")  # it warns of local folders: that they are shared is in the settings
 
 
 class RayExecutor(RayPipelineExecutor):
@@ -108,38 +106,31 @@ def connect(address: str) -> ModuleType:
         SettingsError: Ray is not installed.
         EngineError: no cluster answers, or it has another version of Ray or Python.
     """
+    options: dict[str, Any] = {"address": address}
+    if address == "local":
+        os.environ.update(LOOPBACK_ONLY, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
+        options |= {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
     try:
         import ray
     except ImportError:
         raise SettingsError(NOT_INSTALLED) from None
-    common = {"logging_level": "warning", "runtime_env": {"env_vars": {"TOKENMILL_HOME": str(home())}}}
+    node_environment = {"env_vars": {"TOKENMILL_HOME": str(home())}}
     try:
-        if address != "local" and not _join(ray, address or "auto", common, must=bool(address)):
-            address = "local"
-        if address == "local":
-            ray.init(
-                address="local",
-                include_dashboard=False,
-                object_store_memory=OBJECT_STORE_BYTES,
-                _node_ip_address="127.0.0.1",
-                **common,
-            )
-    except (ConnectionError, RuntimeError, ValueError) as error:
+        _knock(address)
+        ray.init(**options, logging_level="warning", runtime_env=node_environment)
+    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         raise EngineError(
-            f"the Ray cluster at execution.executor.ray.address={address or 'auto'} cannot be used: {error}. "
-            "Check the address, and that the head node runs (`ray status --address ADDRESS`)"
+            f"the Ray cluster at execution.executor.ray.address={address} cannot be used: {error}. "
+            "Check the address, and that the head node runs (`ray status`)"
         ) from None
     return ray
 
 
-def _join(ray: ModuleType, address: str, options: dict[str, Any], must: bool) -> bool:
-    try:
-        ray.init(address=address, **options)
-    except ConnectionError:
-        if must:
-            raise
-        return False
-    return True
+def _knock(address: str) -> None:
+    """Sees whether anybody listens there; Ray itself would try for minutes."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if colon:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
 
 
 def collect(ray: ModuleType, done: Any, ranks: list[int], retries: int) -> None:
@@ -200,32 +191,3 @@ class Room:
                 f"memory for a task (the nodes have {sizes}): lower execution.executor.ray.cpus_per_task or "
                 "memory_per_task_bytes, or start larger nodes"
             )
-
-
-def run_in_child(file: str, ranks: list[int], folder: str) -> dict[str, Any] | None:
-    """What a Ray task does: runs ranks in a child process. Returns the cause if one of them failed.
-
-    Raises:
-        TaskLost: the child was killed.
-    """
-    for path in (folder, file):
-        if not Path(path).exists():
-            return describe(EngineError(f"node {platform.node()} has no {path}: {SHARED}"))
-    command = bound_command("tasks.steps.run_executor", file, *map(str, ranks))
-    cause, tail = None, deque(maxlen=OUTPUT_TAIL_LINES)
-    with subprocess.Popen(
-        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
-    ) as child:
-        try:
-            for line in child.stdout:
-                said = heard_cause(line)
-                cause = said or cause
-                tail.append(line)
-                if not said:
-                    print(line, end="", flush=True)  # Ray brings it to the driver
-        finally:
-            child.kill()
-    if child.returncode and cause is None:
-        how = f"was killed by signal {-child.returncode}" if child.returncode < 0 else "ended early"
-        raise TaskLost(f"a process on node {platform.node()} {how}. Its last output:\n{''.join(tail)}")
-    return cause

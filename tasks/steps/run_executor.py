@@ -28,16 +28,14 @@ def main(path: Path, ranks: Sequence[int] = ()) -> int:
     """Runs the executor; the exit code is 0, or 1 with the cause in a line of its own."""
     try:
         executor = pickle.loads(path.read_bytes())
-        if ranks:
-            for rank in ranks:
-                _run_rank(executor, rank)
-        elif not isinstance(executor, LocalPipelineExecutor):
+        if not ranks and not isinstance(executor, LocalPipelineExecutor):
             signal.signal(signal.SIGTERM, _stop)
             executor.drive()
-        elif executor.workers > 1:
+        elif not ranks and executor.workers > 1:
             run_ranks(executor)
-        else:
-            executor.run()
+        else:  # DataTrove's `run` would start a process that outlives this one when it is killed
+            for rank in ranks or executor.get_incomplete_ranks():
+                _run_rank(executor, rank)
     except BaseException as error:
         say_cause(error)
         return 1

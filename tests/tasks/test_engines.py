@@ -6,6 +6,8 @@ Ray is real: two nodes on this machine. Slurm's commands are stand-ins that run 
 import ipaddress
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -53,7 +55,7 @@ class Write(PipelineStep):
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -73,18 +75,30 @@ def fail(fault: str, folder: Path) -> None:
             raise OSError(28, os.strerror(28))
         case "waits":
             time.sleep(300)
-        case "starter killed once" if not (folder / "killed").exists():
-            (folder / "killed").touch()
+        case "starter killed twice" if len(list(folder.glob("killed.*"))) < 2:
+            (folder / f"killed.{os.getpid()}").touch()
             os.kill(os.getppid(), signal.SIGKILL)
             time.sleep(300)
 
 
+@pytest.fixture
+def settings_of(request: pytest.FixtureRequest) -> Callable[[str], ExecutorSettings]:
+    """Starts a cluster of a kind and returns the settings for it."""
+
+    def start(kind: str) -> ExecutorSettings:
+        if kind == "slurm":
+            return slurm_settings(request.getfixturevalue("slurm"))
+        return ray_settings(request.getfixturevalue("ray_cluster"))
+
+    return start
+
+
 @pytest.fixture(params=["ray", "slurm"])
-def cluster(request: pytest.FixtureRequest) -> ExecutorSettings:
+def cluster(
+    request: pytest.FixtureRequest, settings_of: Callable[[str], ExecutorSettings]
+) -> ExecutorSettings:
     """Settings for each kind of cluster."""
-    if request.param == "slurm":
-        return slurm_settings(request.getfixturevalue("slurm"))
-    return ray_settings(request.getfixturevalue("ray_cluster"))
+    return settings_of(request.param)
 
 
 def slurm_settings(_: Path, **changes: object) -> ExecutorSettings:
@@ -131,17 +145,17 @@ def test_every_rank_that_another_engine_did_not_complete_runs_once_and_at_the_sa
 
 
 @pytest.mark.parametrize(
-    ("fault", "error", "words"),
+    ("kind", "fault", "error", "words"),
     [
-        pytest.param("ours", LedgerError, r"\Aone record has no fate\Z", id="ours"),
-        pytest.param("disk", StoreError, "the disk is full: store /", id="full disk"),
+        pytest.param("slurm", "ours", LedgerError, r"\Aone record has no fate\Z", id="ours, by a file"),
+        pytest.param("ray", "disk", StoreError, "the disk is full: store /", id="full disk, without one"),
     ],
 )
 def test_what_a_step_raised_on_a_node_arrives_here(
-    tmp_path: Path, cluster: ExecutorSettings, fault: str, error: type[Exception], words: str
+    tmp_path: Path, settings_of: Callable, kind: str, fault: str, error: type[Exception], words: str
 ) -> None:
     with pytest.raises(error, match=words) as caught:
-        run(tmp_path, cluster, fault, tasks=1)
+        run(tmp_path, settings_of(kind), fault, tasks=1)
     assert type(caught.value) is error
 
 
@@ -155,18 +169,26 @@ def test_cancelling_ends_the_ranks_that_run(tmp_path: Path, cluster: ExecutorSet
     assert left_over(tmp_path) == []
 
 
-def test_a_ray_task_whose_worker_is_killed_runs_again(tmp_path: Path, ray_cluster: str) -> None:
-    run(tmp_path, ray_settings(ray_cluster, max_retries=1), "starter killed once", tasks=1)
-    assert written(tmp_path) == {"0.txt": "0 of 1\n"}
+def test_a_flow_that_is_killed_leaves_no_task_on_ray(tmp_path: Path, ray_cluster: str) -> None:
+    code = (
+        "import sys, pathlib, tests.tasks.test_engines as t;"
+        "t.run(pathlib.Path(sys.argv[1]), t.ray_settings(sys.argv[2]), 'waits', tasks=1)"
+    )
+    flow = subprocess.Popen([sys.executable, "-c", code, str(tmp_path), ray_cluster])
+    wait_for(lambda: bool(processes(tmp_path)))
+    flow.kill()
+    flow.wait()
+    assert left_over(tmp_path) == []
 
 
-def test_a_ray_task_that_is_lost_too_often_ends_the_stage_and_a_rerun_goes_on(
+def test_a_ray_task_that_is_lost_is_tried_again_and_a_rerun_goes_on_where_a_stage_ended(
     tmp_path: Path, ray_cluster: str
 ) -> None:
     with pytest.raises(EngineError, match=r"(?s)shards 0 could not be processed .* tried 0 times more"):
-        run(tmp_path, ray_settings(ray_cluster, max_retries=0), "starter killed once")
+        run(tmp_path, ray_settings(ray_cluster, max_retries=0), "starter killed twice")
     assert left_over(tmp_path) == []
-    run(tmp_path, ray_settings(ray_cluster), "starter killed once")
+    run(tmp_path, ray_settings(ray_cluster, max_retries=1), "starter killed twice")
+    assert len(list(tmp_path.glob("killed.*"))) == 2
     assert written(tmp_path) == {"0.txt": "0 of 2\n", "1.txt": "1 of 2\n"}
 
 
@@ -182,6 +204,7 @@ def test_an_address_where_no_ray_cluster_is_ends_the_stage(tmp_path: Path) -> No
         run(tmp_path, ray_settings("127.0.0.1:9"))
 
 
+@pytest.mark.slow
 def test_a_ray_cluster_of_our_own_listens_to_this_machine_only_and_ends_with_the_stage(
     tmp_path: Path,
 ) -> None:

@@ -2,7 +2,7 @@
 
 from prefect import flow
 
-from flows.command_line import Outcome, run_command
+from flows.command_line import Outcome, run_command, run_name
 from pipeline_config.settings import Settings, Source
 from tasks.corpus_publication import publish_corpus
 from tasks.deduplication import remove_duplicates
@@ -18,7 +18,7 @@ from tasks.text_extraction import extract_text
 from tasks.url_filtering import filter_urls
 
 
-@flow(name="build-corpus", flow_run_name="corpus {settings.name}")
+@flow(name="build-corpus", flow_run_name=run_name("corpus"))
 def build_corpus(settings: Settings, publish: bool = True) -> Outcome:
     """Clean, distinct documents of all sources, split into training and validation.
 
@@ -26,13 +26,13 @@ def build_corpus(settings: Settings, publish: bool = True) -> Outcome:
         publish: Write the card and the report, too; a flow that goes on does so with its own figures.
     """
     with open_run(settings) as run:
-        cleaned = [clean_source(run, source) for source in settings.sources]
+        cleaned = run.for_each(clean_source, run.settings.sources)
         distinct = remove_duplicates(run, cleaned)
         scrubbed = scrub_pii(run, distinct)
-        corpus = split_documents(run, scrubbed)
-        if not publish:
-            return Outcome.of(run, corpus=corpus)
-        return Outcome.of(run, corpus=corpus, published_corpus=publish_corpus(run, corpus))
+        corpus = run.keep("corpus", split_documents(run, scrubbed))
+        if publish:
+            run.keep("published_corpus", publish_corpus(run, corpus))
+    return Outcome.of(run)
 
 
 def clean_source(run: Run, source: Source) -> StageOutput:

@@ -1,23 +1,26 @@
 """What the flows' commands share: settings from arguments, errors as one line, a summary at the end."""
 
 import argparse
+import contextlib
 import json
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Self
 
+from prefect.runtime import flow_run
 from pydantic import BaseModel
+from tqdm.contrib.logging import logging_redirect_tqdm
 
 from flows import prefect_server
 from pipeline_config.environment import artifact_root, check_home, home, tracking_uri
 from pipeline_config.errors import StoreError, TokenmillError
 from pipeline_config.presets import load_settings, preset_names
-from pipeline_config.settings import Settings
+from pipeline_config.settings import STAGES, Settings
 from tasks.funnel import as_text
-from tasks.run import Run
+from tasks.run import Run, Stopped
 from tasks.sender import warm_up
-from tasks.store import StageOutput, Store
+from tasks.store import StageOutput, open_store
 
 INTERRUPTED = 130  # as shells report SIGINT
 
@@ -27,11 +30,36 @@ class Outcome(BaseModel):
 
     outputs: dict[str, StageOutput]
     funnel: str
+    stopped: bool = False
 
     @classmethod
-    def of(cls, run: Run, **outputs: StageOutput) -> Self:
+    def of(cls, run: Run) -> Self:
         """The outcome of a run so far."""
-        return cls(outputs=outputs, funnel=as_text(run.results))
+        return cls(outputs=run.outputs, funnel=as_text(run.results), stopped=run.stopped)
+
+    def __getitem__(self, name: str) -> StageOutput:
+        """An output.
+
+        Raises:
+            Stopped: the run ended before, as `execution.until` says.
+        """
+        if name not in self.outputs and self.stopped:
+            raise Stopped(f"there is no {name} yet")
+        return self.outputs[name]
+
+
+def run_name(verb: str) -> Callable[[], str]:
+    """Names a flow run by what it does: `train mini-crawl until packing`."""
+
+    def name() -> str:
+        settings = flow_run.parameters["settings"]
+        chosen = settings.execution
+        parts = [verb, settings.name]
+        parts += ["from", chosen.from_stage] if chosen.from_stage else []
+        parts += ["until", chosen.until] if chosen.until != STAGES[-1] else []
+        return " ".join(parts)
+
+    return name
 
 
 def run_command(flow: Callable[[Settings], Outcome], arguments: list[str] | None = None) -> None:
@@ -49,7 +77,8 @@ def run_command(flow: Callable[[Settings], Outcome], arguments: list[str] | None
     errors_in_one_line()
     try:
         prefect_server.wait()
-        outcome = flow(settings)
+        with log_above_the_bar():
+            outcome = flow(settings)
     except TokenmillError as error:
         sys.exit(fail(error, 1))
     except KeyboardInterrupt:
@@ -63,7 +92,7 @@ def run_command(flow: Callable[[Settings], Outcome], arguments: list[str] | None
 
 def summary(outcome: Outcome) -> str:
     """Funnel, losses, a generated text, and the commands that open the two UIs."""
-    store = Store(home() / "store")
+    store = open_store()
     parts = ["", outcome.funnel]
     if "checkpoint" in outcome.outputs:
         parts.append(_losses(store.report(outcome.outputs["checkpoint"])["measures"]))
@@ -94,6 +123,16 @@ def _commands() -> str:
         f"{python} -m mlflow server --backend-store-uri {tracking_uri()} "
         f"--artifacts-destination {artifact_root()}"
     )
+
+
+@contextlib.contextmanager
+def log_above_the_bar() -> Iterator[None]:
+    """On a terminal, log lines leave the progress bar where it is."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    with logging_redirect_tqdm([logging.getLogger("prefect")]):
+        yield
 
 
 def errors_in_one_line() -> None:

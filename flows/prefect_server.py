@@ -89,22 +89,33 @@ def _log_file() -> Path:
 
 def serve(port: int) -> None:
     """Runs the server until it is told to stop or its parent dies."""
-    from tasks.databases import create_once
-
     if not DATABASE_URLS & os.environ.keys():
-        create_once(Path(os.environ["PREFECT_HOME"]) / "prefect.db", _create_tables)
+        create_database()
     import uvicorn
     from prefect.server.api.server import create_app
 
     uvicorn.run(create_app(ephemeral=True), host="127.0.0.1", port=port, log_level="error")
 
 
+def create_database() -> None:
+    """Makes Prefect's SQLite database in the data folder, unless it is there."""
+    from tasks.databases import create_once
+
+    create_once(Path(os.environ["PREFECT_HOME"]) / "prefect.db", _create_tables)
+
+
 def _create_tables(path: Path) -> None:
     url = f"sqlite+aiosqlite:///{path}"
     command = [sys.executable, "-m", "prefect", "server", "database", "upgrade", "-y"]
-    done = subprocess.run(
-        command, env={**os.environ, DATABASE_URL: url}, stdin=subprocess.DEVNULL, check=False
-    )
+    with _log_file().open("ab") as log:
+        done = subprocess.run(
+            command,
+            env={**os.environ, DATABASE_URL: url},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            check=False,
+        )
     if done.returncode:
         raise TokenmillError(f"Prefect's database could not be created; the log is {_log_file()}")
 

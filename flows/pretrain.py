@@ -2,7 +2,7 @@
 
 from prefect import flow
 
-from flows.command_line import Outcome, run_command
+from flows.command_line import Outcome, run_command, run_name
 from flows.prepare_tokens import prepare_tokens
 from pipeline_config.settings import Settings
 from tasks.model_publication import publish_model
@@ -10,7 +10,7 @@ from tasks.run import open_run
 from tasks.training import train_model
 
 
-@flow(name="pretrain", flow_run_name="pretrain {settings.name}")
+@flow(name="pretrain", flow_run_name=run_name("pretrain"))
 def pretrain(settings: Settings, publish: bool = True) -> Outcome:
     """A GPT trained on the preset's tokens.
 
@@ -18,12 +18,11 @@ def pretrain(settings: Settings, publish: bool = True) -> Outcome:
         publish: Write the model card, too; a flow that goes on does so with a sample of text.
     """
     with open_run(settings) as run:
-        made = prepare_tokens(settings).outputs
-        checkpoint = train_model(run, made["tokens"], made["tokenizer"])
-        made["checkpoint"] = checkpoint
+        made = prepare_tokens(settings)
+        checkpoint = run.keep("checkpoint", train_model(run, made["tokens"], made["tokenizer"]))
         if publish:
-            made["published_model"] = publish_model(run, checkpoint, made["published_corpus"])
-        return Outcome.of(run, **made)
+            run.keep("published_model", publish_model(run, checkpoint, made["published_corpus"]))
+    return Outcome.of(run)
 
 
 if __name__ == "__main__":

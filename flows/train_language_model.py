@@ -14,7 +14,7 @@ what depends on it.
 
 from prefect import flow
 
-from flows.command_line import Outcome, run_command
+from flows.command_line import Outcome, run_command, run_name
 from flows.pretrain import pretrain
 from pipeline_config.settings import Settings
 from tasks.model_publication import publish_model
@@ -22,14 +22,14 @@ from tasks.run import open_run
 from tasks.text_generation import generate_text
 
 
-@flow(name="train-language-model", flow_run_name="train {settings.name}")
+@flow(name="train-language-model", flow_run_name=run_name("train"))
 def train_language_model(settings: Settings) -> Outcome:
     """A trained language model and a sample of its text, with every document accounted for."""
     with open_run(settings) as run:
-        made = pretrain(settings, publish=False).outputs
-        sample = generate_text(run, made["checkpoint"])
-        published = publish_model(run, made["checkpoint"], made["published_corpus"], sample)
-        return Outcome.of(run, **made, sample=sample, published_model=published)
+        made = pretrain(settings, publish=False)
+        sample = run.keep("sample", generate_text(run, made["checkpoint"]))
+        run.keep("published_model", publish_model(run, made["checkpoint"], made["published_corpus"], sample))
+    return Outcome.of(run)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ checkpoint and the losses go to `output`. A run that was interrupted goes on fro
 import json
 import math
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -31,6 +32,8 @@ from pipeline_config.settings import Training
 
 VALIDATION_BATCH_ROWS = 16
 FINAL_LR_SHARE = 0.1
+STOPPED = 143  # as shells report SIGTERM
+INIT = 1  # becomes the parent of processes whose own parent has died
 
 
 @dataclass
@@ -103,6 +106,7 @@ class Trainer:
         self.model = GPT(self.settings.model, vocabulary_size).to(self.process.device)
         self.optimizer = make_optimizer(self.model, self.settings)
         self.losses: list[dict[str, float]] = []
+        self.stop_asked = False
         self.schedule = self.train_rows.schedule(self.settings.steps * self.settings.rows_per_step)
         self.to_validate = self.validation_rows.in_order(self.settings.validation_rows)
 
@@ -119,13 +123,24 @@ class Trainer:
         wrapped = DistributedDataParallel(self.model) if self.process.size > 1 else self.model
         for step in range(len(self.losses), self.settings.steps):
             event = self._step(wrapped, step)
-            if (step + 1) % self.settings.checkpoint_every_steps == 0 and self.process.rank == 0:
+            due = (step + 1) % self.settings.checkpoint_every_steps == 0
+            if (due or self.stop_asked) and self.process.rank == 0:
                 save_progress(progress, self.model, self.optimizer, self.losses)
             self._report(event)
+            if self.stop_asked and self.process.rank == 0:
+                print(f"stopped after step {step + 1} of {self.settings.steps}; it is saved", flush=True)
+                os._exit(STOPPED)  # the other processes wait for this one in the middle of their step
         if self.process.rank == 0:
             export(self.output / "checkpoint", self.model, self.tokenizer, self.facts)
             lines = "".join(json.dumps(loss, sort_keys=True) + "\n" for loss in self.losses)
             (self.output / "losses.jsonl").write_text(lines, "utf-8")
+
+    def stop_when_asked(self) -> None:
+        """On SIGTERM the first process saves its state after the step that it is in, and ends."""
+        signal.signal(signal.SIGTERM, self._ask_to_stop if self.process.rank == 0 else signal.SIG_IGN)
+
+    def _ask_to_stop(self, *_: Any) -> None:
+        self.stop_asked = True
 
     def _step(self, model: nn.Module, step: int) -> dict[str, float]:
         started = time.perf_counter()
@@ -184,6 +199,15 @@ class Trainer:
         if self.process.rank == 0:
             with (self.scratch / "metrics.jsonl").open("a", encoding="utf-8") as file:
                 file.write(json.dumps(event) + "\n")
+            if "val_loss" in event and "tokens_per_second" in event:
+                print(_sentence(event, self.settings.steps), flush=True)
+
+
+def _sentence(event: dict[str, float], steps: int) -> str:
+    return (
+        f"step {event['step'] + 1:,} of {steps:,}: training loss {event['train_loss']:.4f}, "
+        f"validation loss {event['val_loss']:.4f}, {event['tokens_per_second']:,.0f} tokens/s"
+    )
 
 
 def _chunks(pairs: np.ndarray, size: int) -> Iterator[np.ndarray]:
@@ -193,10 +217,14 @@ def _chunks(pairs: np.ndarray, size: int) -> Iterator[np.ndarray]:
 
 def main(path: str) -> int:
     """Runs the trainer; 1 with the reason in `scratch/error.txt` if it cannot."""
-    die_with_parent()
+    if (parent := os.getppid()) == INIT:  # torchrun's agent is dead already
+        return 1
+    die_with_parent(parent)
     config = json.loads(Path(path).read_text("utf-8"))
     try:
-        Trainer(config).run()
+        trainer = Trainer(config)
+        trainer.stop_when_asked()
+        trainer.run()
     except TrainingError as error:
         (Path(config["scratch"]) / "error.txt").write_text(str(error), "utf-8")
         return 1

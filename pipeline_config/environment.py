@@ -34,6 +34,7 @@ def prepare() -> None:
         "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "200",
         "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
         "PREFECT_LOGGING_TO_API_BATCH_INTERVAL": "0.2",  # the end of every flow waits for a batch
+        "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",  # seconds; see flows/automations.py
         "PREFECT_HOME": str(folder / "prefect"),
         "HF_HOME": str(folder / "cache" / "huggingface"),
         "MLFLOW_ENABLE_ASYNC_LOGGING": "false",

@@ -3,17 +3,22 @@
     TokenmillError
     ├── SettingsError     a name or value in the settings is wrong; nothing has run
     ├── SourceError       an input is missing, empty, or not what it claims to be
+    ├── UnreachableError  a network or object store does not answer: worth another try
     ├── StoreError        the store cannot be written, or holds something damaged
     ├── StageError        a stage could not finish
     │   ├── LedgerError   read != kept + removed + failed
     │   ├── CanaryError   an implausible share of the records failed, or nothing was kept
+    │   ├── LimitError    a stage was stopped because it took too long, or too much memory
     │   └── EngineError   the cluster lost workers, or cannot be used; finished shards are kept
     ├── TrainingError     the trainer stopped
-    └── AuditError        a question that the records cannot answer
+    ├── AuditError        a question that the records cannot answer
+    └── ServiceError      a server could not be started, or kept running
 
 A message says the value, where it is, and what to do. Every class takes one string, so that an
 error raised in a worker process arrives whole in the process that started it.
 """
+
+import errno
 
 
 class TokenmillError(Exception):
@@ -26,6 +31,10 @@ class SettingsError(TokenmillError):
 
 class SourceError(TokenmillError):
     """An input that is missing, empty, truncated, or of another format."""
+
+
+class UnreachableError(TokenmillError):
+    """Something beyond this machine does not answer. After this error alone a stage is tried again."""
 
 
 class StoreError(TokenmillError):
@@ -44,6 +53,10 @@ class CanaryError(StageError):
     """A result that is formally complete and cannot be right."""
 
 
+class LimitError(StageError):
+    """A stage that took more time or memory than `execution` allows."""
+
+
 class EngineError(StageError):
     """A cluster that lost workers or cannot be used: finished shards are kept, and a rerun goes on."""
 
@@ -54,3 +67,40 @@ class TrainingError(TokenmillError):
 
 class AuditError(TokenmillError):
     """A question to the records that names something they do not hold, or that cannot be asked so."""
+
+
+class ServiceError(TokenmillError):
+    """A server that could not be started, or that dies again and again."""
+
+
+MAY_PASS = (ConnectionError, TimeoutError)
+MAY_PASS_BY_ERRNO = {errno.EBUSY, errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EHOSTUNREACH}
+MAY_PASS_BY_NAME = {
+    # aiohttp, botocore and fsspec: this module imports none of them
+    "ClientConnectionError",
+    "ClientPayloadError",
+    "ConnectTimeoutError",
+    "ConnectionClosedError",
+    "EndpointConnectionError",
+    "FSTimeoutError",
+    "HTTPClientError",
+    "IncompleteRead",
+    "ReadTimeoutError",
+    "ResponseStreamingError",
+}
+MAY_PASS_BY_STATUS = {408, 429, 500, 502, 503, 504}
+
+
+def may_pass(error: BaseException | None) -> bool:
+    """Whether an error, or one that it comes from, is of a kind that may be gone at the next try."""
+    while error is not None:
+        if isinstance(error, (UnreachableError, *MAY_PASS)):
+            return True
+        if any(base.__name__ in MAY_PASS_BY_NAME for base in type(error).__mro__):
+            return True
+        if isinstance(error, OSError) and error.errno in MAY_PASS_BY_ERRNO:
+            return True
+        if getattr(error, "status", None) in MAY_PASS_BY_STATUS:  # aiohttp.ClientResponseError
+            return True
+        error = error.__cause__
+    return False

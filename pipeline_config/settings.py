@@ -5,12 +5,33 @@ only says how the work is done. Section names are the stage names. Source of the
 (Penedo et al. 2024, arXiv:2406.17557) as implemented in DataTrove 0.10, where a field does not say otherwise.
 """
 
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import Field, model_validator
 
 from pipeline_config.executors import ExecutorSettings
 from pipeline_config.section import Count, Section, Share
+
+DUMP = "{dump}"  # stands for the name of a snapshot
+
+StageName = Literal[
+    "sample_crawl",
+    "document_import",
+    "url_filtering",
+    "text_extraction",
+    "language_identification",
+    "quality_filtering",
+    "deduplication",
+    "pii_scrubbing",
+    "document_split",
+    "bpe_training",
+    "packing",
+    "corpus_publication",
+    "training",
+    "text_generation",
+    "model_publication",
+]
+STAGES: tuple[StageName, ...] = get_args(StageName)  # in the order of the pipeline
 
 CleaningStage = Literal["language_identification", "quality_filtering", "deduplication", "pii_scrubbing"]
 CLEANING_STAGES: tuple[CleaningStage, ...] = (
@@ -45,7 +66,8 @@ class Source(Section):
     base: str = ""
     """Folder or URL that `uris` are relative to. It is not part of any key: only content is."""
     uris: tuple[str, ...] = ()
-    """Files, globs, or `*.paths.gz` lists of files, relative to `base`; any fsspec URL."""
+    """Files, globs, or `*.paths.gz` lists of files, relative to `base`; any fsspec URL. With `{dump}` in them
+    the source stands for every snapshot whose name fits `dump`."""
     max_warcs: Count | None = None
     """Take at most this many WARC files, in the order of `uris`."""
     dataset: str | None = None
@@ -59,7 +81,13 @@ class Source(Section):
     revision: str = ""
     """Version of the source, as its publisher names it. Required for a dataset."""
     dump: str = ""
-    """Name of the crawl snapshot, such as `CC-MAIN-2024-10`."""
+    """Name of the crawl snapshot, such as `CC-MAIN-2024-10`; with `{dump}` in `uris` a pattern, such as
+    `CC-MAIN-2024-*`."""
+    snapshots: str = ""
+    """Where the names of the snapshots are listed, for storage that cannot be listed itself: a text file with
+    a name a line, or JSON such as Common Crawl's collinfo.json. Relative to `base`."""
+    since: str = ""
+    """Take no snapshots whose names sort before this one."""
     licence: str = "unknown"
     """Licence or terms of the texts, recorded with the corpus."""
     weight: float = Field(default=1.0, gt=0)
@@ -80,6 +108,11 @@ class Source(Section):
             raise ValueError("max_warcs is for sources of kind 'warc'")
         if self.dataset and self.kind != "documents":
             raise ValueError("dataset is for sources of kind 'documents'")
+        pattern = any(DUMP in uri for uri in self.uris)
+        if pattern and not self.dump:
+            raise ValueError(f"uris with {DUMP} need a pattern of snapshot names as dump")
+        if not pattern and (self.snapshots or self.since):
+            raise ValueError(f"snapshots and since are for sources with {DUMP} in uris")
         if bool(self.uris) == bool(self.dataset):
             raise ValueError("give either uris or dataset")
         if self.dataset and not self.revision:
@@ -358,6 +391,15 @@ class TextGeneration(Section):
     """Seed of the sampler."""
 
 
+class Evaluation(Section):
+    """The loss of a checkpoint on the validation split."""
+
+    max_rows: Count = 100_000
+    """Rows to evaluate on at most, evenly spread over the split."""
+    batch_rows: Count = 16
+    """Rows at once. They decide the order of sums, so they are part of the key."""
+
+
 class CorpusPublication(Section):
     """The corpus with its card and report."""
 
@@ -383,8 +425,26 @@ class Execution(Section):
     """Worker processes of a document stage, at most; on a cluster: tasks that run at the same time."""
     executor: ExecutorSettings = ExecutorSettings()
     """Where they run."""
+    until: StageName = STAGES[-1]
+    """Last stage to run."""
+    from_stage: StageName | None = None
+    """Compute this stage and those after it even where the store has their outputs, and compare: other bytes
+    for the same key are an error. Stages before it come from the store as usual."""
     max_failed_share: Share = 0.2
     """A stage in which a larger share of the records failed stops the run."""
+    max_stage_seconds: Count | None = None
+    """Seconds that the child processes of a stage may run; then the stage is stopped. Empty: no limit."""
+    max_stage_memory_bytes: int | None = Field(default=None, ge=100_000_000)
+    """Memory of a stage's child processes together; above that the stage is stopped. Empty: no limit."""
+    retries: int = Field(default=3, ge=0, le=20)
+    """How often a stage is tried again after an error that may pass: a network or object store that does not
+    answer. Each wait is longer than the one before. Other errors are never tried again."""
+
+    @model_validator(mode="after")
+    def _stages_in_order(self) -> "Execution":
+        if self.from_stage and STAGES.index(self.from_stage) > STAGES.index(self.until):
+            raise ValueError(f"from_stage {self.from_stage} comes after until {self.until}")
+        return self
 
 
 class Settings(Section):

@@ -28,4 +28,4 @@ def train_tokenizer(run: Run, corpus: StageOutput) -> StageOutput:
 
 def _build(work: Work, share: float) -> Report:
     shards = work.shards(pattern=f"{TRAIN}-*.parquet")
-    return work.run_shards([TrainBpe(shards, str(work.folder), work.settings, share)], tasks=1)
+    return work.run_shards([TrainBpe(shards, str(work.folder), work.settings, share)], tasks=1, counted=False)

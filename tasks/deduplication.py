@@ -46,7 +46,8 @@ def _build(work: Work, takes_part: list[bool]) -> Report:
         name="signatures",
     )
     signatures = [str(path) for path in sorted((scratch / "signatures").glob("part-*.parquet"))]
-    work.run_steps([FindClusters(signatures, str(clusters), work.settings)], tasks=1, name="clusters")
+    find = FindClusters(signatures, str(clusters), work.settings)
+    work.run_steps([find], tasks=1, name="clusters", counted=False)
     return work.run_shards(
         [ReadShard(shards), RemoveDuplicates(str(clusters)), WriteShard(str(work.folder))], tasks=len(shards)
     )

@@ -18,6 +18,9 @@ from tasks.steps.installation import SameInstallation
 from tasks.steps.ray_tasks import NOT_INSTALLED, RayExecutor
 from tasks.steps.slurm_jobs import SlurmExecutor, check_commands
 
+# For a driver that is stopped to take back what it started; processes on this machine are simply killed.
+GRACE_SECONDS = {"local": 0.0, "slurm": 8.0, "ray": 8.0}
+
 
 def make_executor(
     steps: Sequence[PipelineStep], settings: ExecutorSettings, *, tasks: int, workers: int, folder: Path

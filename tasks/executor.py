@@ -1,15 +1,12 @@
 """Runs pipelines of DataTrove steps in a child process, and reports how far they are."""
 
-import contextlib
 import errno
-import os
+import logging
 import pickle
+import re
 import shutil
-import signal
-import subprocess
-import tempfile
-import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from datatrove.pipeline.base import PipelineStep
@@ -18,14 +15,17 @@ from pipeline_config import errors
 from pipeline_config.environment import home
 from pipeline_config.executors import ExecutorSettings
 from pipeline_config.processes import bound_command
-from tasks.engines import keep_tasks, make_executor, stop
-from tasks.steps.ranks import EXECUTOR_FILE, heard_cause
+from tasks.child import ChildFailed, Rules, run_child
+from tasks.engines import GRACE_SECONDS, keep_tasks, make_executor, stop
+from tasks.steps.ranks import CAUSE, EXECUTOR_FILE, heard_cause
 from tasks.store import disk_problem
 
-POLL_SECONDS = 0.05
-OUTPUT_TAIL_CHARACTERS = 12_000
 SMALLEST_FILE_BYTES = 65_536
 LOCAL = ExecutorSettings()
+# Source: loguru's default format; Ray puts the process in front of what it brings from other nodes
+LOG_LINE = re.compile(
+    r"(\([^)]*pid=[^)]*\) )?\d{4}-\d\d-\d\d [\d:.]+ \| (?P<level>[A-Z]+) +\| (?P<module>[^:]*):"
+)
 
 
 def run_pipeline(
@@ -36,6 +36,7 @@ def run_pipeline(
     logging_dir: Path,
     settings: ExecutorSettings = LOCAL,
     on_poll: Callable[[], None] = lambda: None,
+    rules: Rules = Rules(),  # noqa: B008
 ) -> None:
     """Runs the steps once for each of `tasks` ranks, at most `workers` at once.
 
@@ -44,6 +45,8 @@ def run_pipeline(
     Raises:
         TokenmillError: what a step raised on purpose, as it was.
         SettingsError: what the executor needs is not installed.
+        UnreachableError: something beyond this machine did not answer.
+        LimitError: the steps broke a rule.
         StageError: a worker died or raised anything else; the message ends with its output.
     """
     executor = make_executor(steps, settings, tasks=tasks, workers=workers, folder=logging_dir)
@@ -52,7 +55,12 @@ def run_pipeline(
     file = logging_dir / EXECUTOR_FILE
     file.write_bytes(pickle.dumps(executor))
     try:
-        run_child(bound_command("tasks.steps.run_executor", str(file)), on_poll=on_poll)
+        run_child(
+            bound_command("tasks.steps.run_executor", str(file)),
+            on_poll=on_poll,
+            rules=replace(rules, level_of=WorkerLines()),
+            grace_seconds=GRACE_SECONDS[settings.kind],
+        )
     except BaseException as failure:
         stop(executor)
         if isinstance(failure, ChildFailed):
@@ -60,72 +68,25 @@ def run_pipeline(
         raise
 
 
-class ChildFailed(Exception):
-    """A child process ended with another exit code than 0."""
+class WorkerLines:
+    """Levels of the lines that DataTrove's workers print: what steps say and warnings, no banners.
 
-    def __init__(self, returncode: int, output: str):
-        super().__init__(f"exit code {returncode}")
-        self.returncode = returncode
-        self.output = output
-
-
-def run_child(
-    command: Sequence[str],
-    *,
-    on_poll: Callable[[], None] = lambda: None,
-    environment: dict[str, str] | None = None,
-) -> str:
-    """Runs a command to its end and returns what it printed; `on_poll` is called 20 times a second.
-
-    However this function is left, the command and all its descendants are gone.
-
-    Raises:
-        ChildFailed: the command's exit code was not 0.
+    What its executors say is left out, too: their errors are raised in this process.
     """
-    with tempfile.TemporaryFile() as output:
-        child = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            env={**os.environ, **(environment or {})},
-        )
-        try:
-            while child.poll() is None:
-                on_poll()
-                time.sleep(POLL_SECONDS)
-            on_poll()
-        finally:
-            _kill_all(child)
-        output.seek(0)
-        text = output.read().decode("utf-8", "replace")
-    if child.returncode:
-        raise ChildFailed(child.returncode, text[-OUTPUT_TAIL_CHARACTERS:])
-    return text
 
+    def __init__(self) -> None:
+        self.level = logging.INFO
 
-def _kill_all(child: subprocess.Popen[bytes]) -> None:
-    """Kills the child's process group, and descendants that left it, as torchrun's workers do."""
-    descendants = _descendants(child.pid)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGKILL)
-    for process in descendants:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process, signal.SIGKILL)
-    child.wait()
-
-
-def _descendants(root: int) -> list[int]:
-    parents: dict[int, int] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            fields = stat.read_text("utf-8", "replace").rpartition(")")[2].split()
-            parents[int(stat.parent.name)] = int(fields[1])
-    found = [root]
-    for process in found:
-        found += [child for child, parent in parents.items() if parent == process]
-    return found[1:]
+    def __call__(self, line: str) -> int:
+        """The level of a line, 0 if it is not for people; lines without a level belong to the one before."""
+        if line.startswith(CAUSE):
+            return 0  # it is raised in this process
+        if found := LOG_LINE.match(line):
+            level = getattr(logging, found["level"], logging.INFO)
+            ours = not found["module"].startswith("datatrove.")
+            executors = found["module"].startswith("datatrove.executor.")
+            self.level = level if ours or (level >= logging.WARNING and not executors) else 0
+        return self.level
 
 
 def _cause(failure: ChildFailed) -> errors.TokenmillError:
@@ -144,4 +105,6 @@ def _cause(failure: ChildFailed) -> errors.TokenmillError:
     known = getattr(errors, cause["type"], None)
     if known is not None:
         return known(cause["message"])
+    if cause["may_pass"]:
+        return errors.UnreachableError(f"a worker process failed with {cause['type']}: {cause['message']}")
     return errors.StageError(f"a worker process failed with {cause['type']}: {cause['message']}")

@@ -20,7 +20,7 @@ from pydantic import BaseModel, Field
 from pipeline_config.environment import home
 from pipeline_config.errors import AuditError
 from pipeline_config.settings import Settings
-from tasks.store import StageOutput, write_json
+from tasks.store import StageOutput, open_store, write_bytes, write_json
 
 SHORTEST_REFERENCE = 6
 CODE = Path(__file__).parents[1]
@@ -68,7 +68,10 @@ class RunRecord(BaseModel):
     def save(self) -> None:
         """Writes the record to the data folder."""
         runs_folder().mkdir(parents=True, exist_ok=True)
-        write_json(runs_folder() / f"{self.id}.json", self.model_dump(mode="json"))
+        path = runs_folder() / f"{self.id}.json"
+        write_json(path, self.model_dump(mode="json"))
+        if mirror := open_store().mirror:
+            mirror.write_record(path)
 
     def at(self, stage: str) -> list[Node]:
         """The nodes of a stage."""
@@ -103,7 +106,12 @@ def now() -> str:
 
 
 def all_runs() -> list[RunRecord]:
-    """The records of all runs, oldest first."""
+    """The records of all runs, oldest first; those of other machines that share a mirror, too."""
+    if mirror := open_store().mirror:
+        runs_folder().mkdir(parents=True, exist_ok=True)
+        known = {path.name: path.stat().st_size for path in runs_folder().glob("*.json")}
+        for name, data in mirror.read_records(known):
+            write_bytes(runs_folder() / name, data)
     return [_read(path) for path in sorted(runs_folder().glob("*.json"))]
 
 
@@ -137,6 +145,12 @@ def find_run(reference: str = "latest") -> RunRecord:
     )
 
 
+def corpus_version(name: str) -> int:
+    """How many different corpora the finished runs of a name have made."""
+    runs = [run for run in all_runs() if run.name == name and run.status == "finished"]
+    return len({node.digest for run in runs for node in run.at("document_split")})
+
+
 def portable_settings(settings: Settings) -> dict[str, Any]:
     """Settings without the places where things lie here: their content is named in the lineage."""
     values = settings.model_dump(mode="json", exclude={"execution"})
@@ -166,7 +180,12 @@ def _read(path: Path) -> RunRecord:
 
 
 def code_version() -> str:
-    """The commit of the code, with `-dirty` where files differ from it; else the package's version."""
+    """The commit of the code, with `-dirty` where files differ from it; else the package's version.
+
+    An image has no repository: its build says the commit in `TOKENMILL_CODE`.
+    """
+    if built_from := os.environ.get("TOKENMILL_CODE"):
+        return built_from
     environment = os.environ | {"GIT_OPTIONAL_LOCKS": "0"}
     command = ["git", "-C", str(CODE), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:

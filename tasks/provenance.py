@@ -60,7 +60,7 @@ class Tracker:
 
     def __init__(self, store: Store):
         if database := _database():
-            create_once(database, _create_tables)
+            create_once(database, create_tables)
         self.client = MlflowClient(tracking_uri())
         with store.lock("mlflow"):
             self.experiment = _experiment(self.client)
@@ -391,5 +391,6 @@ def _database() -> Path | None:
     return Path(path) if path != tracking_uri() else None
 
 
-def _create_tables(path: Path) -> None:
+def create_tables(path: Path) -> None:
+    """Makes MLflow's tables in a new SQLite file."""
     MlflowClient(f"sqlite:///{path}").search_experiments()

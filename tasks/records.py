@@ -208,9 +208,9 @@ class Records:
             self._log(self.run.id, metrics=metrics, tags={"mlflow.loggedArtifacts": shown})
         self._end(self.run.id, "FINISHED" if succeeded else "FAILED")
 
-    def close(self) -> None:
+    def close(self, seconds: float | None = None) -> None:
         """Waits a while until everything is sent; what is not stays on disk, and the log says so."""
-        self.sender.close()
+        self.sender.close(seconds)
 
     def page(self, record: str = "", part: str = "") -> str | None:
         """Address of a run's page in MLflow (by default the pipeline run's), once MLflow has it."""

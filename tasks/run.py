@@ -1,35 +1,45 @@
 """A pipeline run: settings, store, records, and the stages that ran so far."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar
 
-from prefect.artifacts import create_link_artifact, create_markdown_artifact
+from prefect.artifacts import create_link_artifact
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 from pydantic import BaseModel
 
 from pipeline_config.environment import home
-from pipeline_config.settings import Settings
+from pipeline_config.settings import STAGES, Settings
 from tasks.audit.marks import add_mark, marks_of
+from tasks.events import announce
 from tasks.funnel import as_markdown, as_sentence
 from tasks.lineage import RunRecord, code_version, new_run_id, node_of, now
+from tasks.progress import Page
 from tasks.records import Records
+from tasks.snapshots import with_snapshots
 from tasks.sources import Origin
 from tasks.stage import Report, Stage, StageResult, StageRunner, Work
-from tasks.store import StageOutput, Store, disk_errors
+from tasks.store import StageOutput, disk_errors, open_store
 
 _active: ContextVar["Run | None"] = ContextVar("active_run", default=None)
+T, U = TypeVar("T"), TypeVar("U")
+CANCEL_SECONDS = 2.0  # for the last records of a run that is cancelled; what is left waits on disk
+
+
+class Stopped(Exception):
+    """The run is as far as `execution.until` says. Ends the flow's block, not the flow."""
 
 
 class Run:
     """One pass through the pipeline; flows that call each other share it."""
 
     def __init__(self, settings: Settings):
-        self.settings = settings
-        self.store = Store(home() / "store")
-        self.runner = StageRunner(self.store, settings.execution)
+        self.asked_for = settings
+        self.settings = settings = with_snapshots(settings)
+        self.store = open_store()
+        self.log = get_run_logger()  # of the outermost flow: its page shows all
         self.record = RunRecord(
             id=new_run_id(),
             name=settings.name,
@@ -39,9 +49,13 @@ class Run:
             flow_run_id=str(flow_run.id or ""),
             settings=settings.model_dump(mode="json"),
         )
+        self.runner = StageRunner(self.store, settings.execution, self.record.flow_run_id, self.log)
         self.record.save()
         self.records = Records(self.store, self.record)
         self.results: list[StageResult] = []
+        self.funnel = Page("funnel", "What each stage kept", self.record.flow_run_id)
+        self.outputs: dict[str, StageOutput] = {}
+        self.stopped = False
         self.stage_records: dict[str, str] = {}
         self.pages: dict[str, tuple[str, str]] = {}
         self.refused = False
@@ -64,7 +78,11 @@ class Run:
             inputs: outputs of other stages; their content digests are part of the key.
             content: whatever else determines the output, as plain data.
             origin: where content from outside the store came from, for the records.
+
+        Raises:
+            Stopped: the stage comes after the last one to run.
         """
+        self._check_until(stage)
         tracking_run = self.records.start_stage(stage, label, settings)
         try:
             with disk_errors(self.store.root):
@@ -88,8 +106,38 @@ class Run:
         self.record.nodes.append(node)
         self.record.save()
         self.results.append(result)
-        get_run_logger().info(as_sentence(result))
+        self.log.info(as_sentence(result))
+        self.funnel.show(as_markdown(self.results))
+        if not result.cached:
+            announce(stage.name, result.output, self.settings.name)
         return result.output
+
+    def _check_until(self, stage: Stage) -> None:
+        until = self.settings.execution.until
+        if stage.name in STAGES and STAGES.index(stage.name) > STAGES.index(until):
+            self.stopped = True
+            raise Stopped(f"{stage.name} comes after execution.until={until}")
+
+    def for_each(self, action: Callable[["Run", T], U], items: Iterable[T]) -> list[U]:
+        """What the action gives for each item; each one goes as far as the run is to go.
+
+        Raises:
+            Stopped: one of them was stopped.
+        """
+        results, stops = [], []
+        for item in items:
+            try:
+                results.append(action(self, item))
+            except Stopped as stop:
+                stops.append(stop)
+        if stops:
+            raise stops[0]
+        return results
+
+    def keep(self, name: str, output: StageOutput) -> StageOutput:
+        """Makes an output part of the run's outcome, under a name."""
+        self.outputs[name] = output
+        return output
 
     def _pass_marks_on(self, output: StageOutput, inputs: Sequence[StageOutput], tracking_run: str) -> None:
         """Marks an output whose inputs are marked, and warns of it."""
@@ -99,9 +147,7 @@ class Run:
         for mark in marks_of(self.store, output.stage, output.key):
             self.marks.append(mark)
             self.records.warn(tracking_run, mark)
-            get_run_logger().warning(
-                "%s: %s (takedown %s)", output.stage, mark["what"], mark["takedown"][:12]
-            )
+            self.log.warning("%s: %s (takedown %s)", output.stage, mark["what"], mark["takedown"][:12])
 
     def attach_page(self, output: StageOutput, name: str, title: str) -> None:
         """Links a page among the artifacts of a stage from the pages of the pipeline run."""
@@ -112,8 +158,12 @@ class Run:
         """Says that the run's outputs must not be taken for a result: it ends as failed."""
         self.refused = True
 
-    def finish(self, succeeded: bool) -> None:
-        """Closes the run and its records."""
+    def finish(self, succeeded: bool, orderly: bool = True) -> None:
+        """Closes the run and its records.
+
+        Args:
+            orderly: whether there is time to wait for servers; not so in a run that is cancelled.
+        """
         succeeded = succeeded and not self.refused
         self.record.status = "finished" if succeeded else "failed"
         self.record.finished = now()
@@ -123,11 +173,9 @@ class Run:
             self.records.log_text(table, "funnel.md")
             self.records.describe_pipeline(table, self.pages)
         self.records.finish_pipeline(self.results, succeeded)
-        self.records.close()
-        if self.results:
-            create_markdown_artifact(
-                f"{table}\n\n{self._links()}", key="funnel", description="What each stage kept"
-            )
+        self.records.close(None if orderly else CANCEL_SECONDS)
+        if self.results and orderly:
+            self.funnel.show(f"{table}\n\n{self._links()}")
 
     def _links(self) -> str:
         """Links from Prefect's page to MLflow's, as far as MLflow has the records."""
@@ -143,20 +191,28 @@ class Run:
 
 @contextlib.contextmanager
 def open_run(settings: Settings) -> Iterator[Run]:
-    """The run that is open in a calling flow, or a new one that ends with this block."""
+    """The run that is open in a calling flow, or a new one that ends with this block.
+
+    The block is left early, without an error, where the run is as far as `execution.until` says.
+    """
     active = _active.get()
-    if active is not None and active.settings == settings:
-        yield active
+    if active is not None and settings in (active.settings, active.asked_for):
+        with contextlib.suppress(Stopped):
+            yield active
         return
     with disk_errors(home()):
         run = Run(settings)
-        run.records.start_pipeline(settings)
+        run.records.start_pipeline(run.settings)
     token = _active.set(run)
-    succeeded = False
+    succeeded, orderly = False, True
     try:
-        yield run
+        with contextlib.suppress(Stopped):
+            yield run
         succeeded = True
+    except BaseException as error:
+        orderly = isinstance(error, Exception)
+        raise
     finally:
         _active.reset(token)
         with disk_errors(home()), contextlib.suppress(*(() if succeeded else (OSError,))):
-            run.finish(succeeded)
+            run.finish(succeeded, orderly)

@@ -9,7 +9,7 @@ from typing import Any
 import fsspec
 from fsspec.core import url_to_fs
 
-from pipeline_config.errors import SourceError
+from pipeline_config.errors import SourceError, TokenmillError, UnreachableError, may_pass
 from pipeline_config.settings import Source
 from tasks.steps.takedown import TakedownList, parse_takedown_list
 from tasks.store import Store, digest_of, file_digest, write_json
@@ -82,7 +82,7 @@ def read_takedown_list(uri: str) -> TakedownList:
         with fsspec.open(uri, "rb") as file:
             data = file.read()
     except Exception as error:
-        raise SourceError(f"cannot read the takedown list {uri}: {error!r}") from None
+        raise error_kind(error)(f"cannot read the takedown list {uri}: {error!r}") from None
     return parse_takedown_list(data, uri)
 
 
@@ -122,7 +122,9 @@ def _read_paths_list(source: Source, uri: str) -> list[str]:
         with fsspec.open(uri, "rt", compression="gzip", encoding="utf-8") as file:
             paths = [line.strip() for line in file if line.strip()]
     except Exception as error:
-        raise SourceError(f"source {source.name}: cannot read the list of files {uri}: {error!r}") from None
+        raise error_kind(error)(
+            f"source {source.name}: cannot read the list of files {uri}: {error!r}"
+        ) from None
     if not paths:
         raise SourceError(f"source {source.name}: the list of files {uri} is empty")
     return paths
@@ -135,6 +137,11 @@ def join_uri(base: str, path: str) -> str:
     return f"{base.rstrip('/')}/{path}"
 
 
+def error_kind(error: Exception) -> type[TokenmillError]:
+    """What to raise of a source that cannot be read: whether another try may help."""
+    return UnreachableError if may_pass(error) else SourceError
+
+
 def _identity(source: Source, uri: str, digests: "_Digests") -> str:
     fs, path = url_to_fs(uri)
     try:
@@ -143,9 +150,9 @@ def _identity(source: Source, uri: str, digests: "_Digests") -> str:
         # fsspec says this of a server that does not answer, too
         if error.__cause__ is None or getattr(error.__cause__, "status", None) == HTTP_NOT_FOUND:
             raise SourceError(f"source {source.name}: there is no file {uri}") from None
-        raise SourceError(f"source {source.name}: cannot reach {uri}: {error.__cause__!r}") from None
+        raise UnreachableError(f"source {source.name}: cannot reach {uri}: {error.__cause__!r}") from None
     except Exception as error:
-        raise SourceError(f"source {source.name}: cannot reach {uri}: {error!r}") from None
+        raise error_kind(error)(f"source {source.name}: cannot reach {uri}: {error!r}") from None
     if info.get("type") == "directory":
         raise SourceError(f"source {source.name}: {uri} is a folder; name its files, for example {uri}/*")
     if info.get("size") == 0:

@@ -19,16 +19,31 @@ from typing import Any
 from datatrove.pipeline.base import PipelineStep
 from prefect import task
 from prefect.logging import get_run_logger
+from prefect.logging.loggers import LoggingAdapter
+from prefect.tasks import exponential_backoff
 from pydantic import BaseModel
 
-from pipeline_config.errors import CanaryError, EngineError, LedgerError, StageError
-from pipeline_config.settings import Execution
+from pipeline_config.errors import (
+    CanaryError,
+    EngineError,
+    LedgerError,
+    LimitError,
+    StageError,
+    UnreachableError,
+    may_pass,
+)
+from pipeline_config.settings import STAGES, Execution
 from tasks.caching import stage_cache
+from tasks.child import Rules
 from tasks.executor import run_pipeline
 from tasks.progress import Progress
+from tasks.steps.shards import CountDocuments
 from tasks.store import COMPUTATION, REPORT, StageOutput, Store, digest_of, disk_errors, write_json
+from tasks.turns import computing_turn
 
 Report = dict[str, Any]
+BACKOFF_SECONDS, BACKOFF_JITTER = 2, 0.5  # 2, 4, 8 seconds and up to half as long again
+SCAFFOLDING = ("logs", "progress", "scratch", "shards")
 
 
 @dataclass(frozen=True)
@@ -85,8 +100,9 @@ class Work:
     folder: Path
     inputs: list[StageOutput]
     progress: Progress
+    log: LoggingAdapter
     tracking_run: str | None = None
-    shard_totals: Counter[str] = field(default_factory=Counter)
+    started: float = field(default_factory=time.monotonic)
 
     def shards(self, *outputs: StageOutput, pattern: str = "*.parquet") -> list[str]:
         """Document files of the outputs (by default all inputs), in order."""
@@ -97,21 +113,46 @@ class Work:
             for path in sorted((self.store.path(output) / "documents").glob(pattern))
         ]
 
-    def run_steps(self, steps: Sequence[PipelineStep], *, tasks: int, name: str = "shards") -> None:
-        """Runs DataTrove steps on `tasks` ranks; ranks that an interrupted attempt finished are skipped."""
-        self.progress.expect(self.folder / "shards", tasks)
+    def documents(self) -> int | None:
+        """How many documents the inputs have; None where that is not known before they are read."""
+        files = [file for output in self.inputs for file in self.store.manifest(output)["files"]]
+        rows = [file["rows"] for file in files if file["path"].startswith("documents/") and "rows" in file]
+        return sum(rows) if rows else None
+
+    @property
+    def rules(self) -> Rules:
+        """What the stage's child processes may use, and where their output goes."""
+        seconds = self.execution.max_stage_seconds
+        return Rules(
+            deadline=self.started + seconds if seconds else float("inf"),
+            max_seconds=seconds,
+            max_memory_bytes=self.execution.max_stage_memory_bytes,
+            log=self.log.log,
+        )
+
+    def run_steps(
+        self, steps: Sequence[PipelineStep], *, tasks: int, name: str = "shards", counted: bool = True
+    ) -> None:
+        """Runs DataTrove steps on `tasks` ranks; ranks that an interrupted attempt finished are skipped.
+
+        Args:
+            counted: whether the documents pass through the steps, so that they can be counted.
+        """
+        counts = self.folder / "progress" / name
+        self.progress.expect(counts, self.documents() if counted else None)
         run_pipeline(
-            steps,
+            [*steps, CountDocuments(str(counts))] if counted else steps,
             tasks=tasks,
             workers=self.execution.workers,
             logging_dir=self.folder / "logs" / name,
             settings=self.execution.executor,
             on_poll=self.progress.update,
+            rules=self.rules,
         )
 
-    def run_shards(self, steps: Sequence[PipelineStep], *, tasks: int) -> Report:
+    def run_shards(self, steps: Sequence[PipelineStep], *, tasks: int, counted: bool = True) -> Report:
         """Runs a document stage and returns its counts, summed over the shards."""
-        self.run_steps(steps, tasks=tasks)
+        self.run_steps(steps, tasks=tasks, counted=counted)
         return sum_shards(self.folder / "shards", tasks)
 
 
@@ -183,11 +224,24 @@ class StageResult:
 
 
 class StageRunner:
-    """Runs stages on one store."""
+    """Runs stages on one store.
 
-    def __init__(self, store: Store, execution: Execution):
+    Args:
+        flow_run_id: the flow run whose page shows progress and log; by default the one that is running.
+        log: the log of that flow run.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        execution: Execution,
+        flow_run_id: str = "",
+        log: LoggingAdapter | None = None,
+    ):
         self.store = store
         self.execution = execution
+        self.flow_run_id = flow_run_id
+        self.log = log
 
     def run(
         self,
@@ -210,10 +264,16 @@ class StageRunner:
         recipe = stage.recipe(settings, [*content, *(output.digest for output in inputs)])
         computed: list[bool] = []
 
-        def build_stage(key: str, inputs: list[StageOutput]) -> StageOutput:
+        def compute(work: Work) -> Report:
             computed.append(True)
-            with disk_errors(self.store.root):  # here too: Prefect shows what the task raised
-                return self._build(stage, build, settings, recipe, key, label, inputs, tracking_run)
+            return build(work)
+
+        def build_stage(key: str, inputs: list[StageOutput]) -> StageOutput:
+            with (
+                disk_errors(self.store.root),
+                computing_turn(self.store, stage.name, key),
+            ):  # here too: Prefect shows what the task raised
+                return self._build(stage, compute, settings, recipe, key, label, inputs, tracking_run)
 
         named = f"{stage.title}: {label}" if label else stage.title
         run_stage = task(
@@ -225,6 +285,11 @@ class StageRunner:
             result_serializer="json",
             persist_result=True,
             cache_result_in_memory=False,
+            refresh_cache=self._is_fresh(stage),
+            retries=self.execution.retries,
+            retry_delay_seconds=exponential_backoff(BACKOFF_SECONDS),
+            retry_jitter_factor=BACKOFF_JITTER,
+            retry_condition_fn=_is_worth_another_try,
         )
         key = digest_of(recipe)
         self.store.root.mkdir(parents=True, exist_ok=True)
@@ -234,6 +299,7 @@ class StageRunner:
         except Exception:
             self.store.remove_loose_files()
             raise
+        self.store.share(output)
         output = output if output.label == label else output.model_copy(update={"label": label})
         report = self.store.report(output)
         check_books(report, f"stage {named}", self.execution.max_failed_share)
@@ -252,28 +318,50 @@ class StageRunner:
         tracking_run: str | None,
     ) -> StageOutput:
         found = self.store.find(stage.name, key, label)
-        if found:
+        if found and not self._is_fresh(stage):
+            self.store.share(found)
             return found
-        get_run_logger().info("computing %s %s, key %s", stage.name, label, key[:12])
+        log = self.log or get_run_logger()
+        log.info("computing %s %s, key %s", stage.name, label, key[:12])
         folder = self.store.building_folder(stage.name, key)
-        progress = Progress(f"{stage.title} {label}".strip())
+        progress = Progress(f"{stage.title} {label}".strip(), self.flow_run_id)
         work = Work(
-            stage, label, settings, self.execution, self.store, folder, inputs, progress, tracking_run
+            stage, label, settings, self.execution, self.store, folder, inputs, progress, log, tracking_run
         )
         started = time.monotonic()
         try:
             report = build(work)
             check_books(report, f"stage {stage.title} {label}".strip(), self.execution.max_failed_share)
-        except EngineError:
-            raise  # nothing is wrong with the finished shards: the next attempt goes on with them
+        except (UnreachableError, LimitError, EngineError):
+            raise  # what was finished is of use to the next attempt
         except Exception:
-            self.store.discard(stage.name, key)  # a failed stage leaves nothing behind
+            self.store.discard_draft(stage.name, key)  # a failed stage leaves nothing behind
             raise
+        finally:
+            progress.finish()
         _tidy(folder)
         write_json(folder / REPORT, report)
         seconds = round(time.monotonic() - started, 3)
         write_json(folder / COMPUTATION, {"seconds": seconds, "record": tracking_run})
-        return self.store.commit(stage.name, key, recipe, label)
+        if found:
+            return self.store.confirm(found, label)
+        output = self.store.commit(stage.name, key, recipe, label)
+        self.store.share(output)  # within the task: it is tried again if the object store does not answer
+        return output
+
+    def _is_fresh(self, stage: Stage) -> bool:
+        """Whether the stage is computed even where the store has its output."""
+        first = self.execution.from_stage
+        return bool(first) and stage.name in STAGES and STAGES.index(stage.name) >= STAGES.index(first)
+
+
+def _is_worth_another_try(task: Any, run: Any, state: Any) -> bool:
+    """Whether a task that failed is tried again: only if what it failed of may pass."""
+    try:
+        state.result()
+    except Exception as error:
+        return may_pass(error)
+    return False
 
 
 def _tidy(folder: Path) -> None:
@@ -283,5 +371,5 @@ def _tidy(folder: Path) -> None:
 
 
 def _scaffolding(folder: Path) -> Iterator[Path]:
-    yield from (path for path in folder.iterdir() if path.name in ("logs", "shards", "scratch"))
+    yield from (path for path in folder.iterdir() if path.name in SCAFFOLDING)
     yield from (path for path in folder.rglob(".*") if path.is_file())

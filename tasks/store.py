@@ -24,9 +24,11 @@ from typing import Any
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict
 
+from pipeline_config.environment import home
 from pipeline_config.errors import StageError, StoreError
+from tasks.mirror import MANIFEST, Mirror
 
-MANIFEST, REPORT = "manifest.json", "report.json"
+REPORT = "report.json"
 COMPUTATION = "_computation.json"  # seconds, and the record of the run that computed it
 NOT_CONTENT = ("removed/", "clusters/", REPORT)  # on record, but nothing is made from it
 STALE_SECONDS = 7 * 24 * 3600
@@ -65,25 +67,52 @@ def json_text(value: Any) -> str:
 
 
 def write_json(path: Path, value: Any) -> None:
+    """Writes a value as JSON, whole or not at all."""
+    write_bytes(path, json_text(value).encode())
+
+
+def write_bytes(path: Path, data: bytes) -> None:
     """Writes a file whole or not at all."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json_text(value), "utf-8")
+    temporary.write_bytes(data)
     os.replace(temporary, path)
 
 
 class Store:
     """Reads and commits stage outputs below one folder."""
 
-    def __init__(self, root: Path):
+    def __init__(self, root: Path, mirror: Mirror | None = None):
         self.root = root
+        self.mirror = mirror
+
+    @property
+    def address(self) -> str:
+        """What names this store to other machines."""
+        return self.mirror.url if self.mirror else str(self.root)
 
     def folder(self, stage: str, key: str) -> Path:
         """Where a committed output lies."""
         return self.root / stage / key
 
     def path(self, output: StageOutput) -> Path:
-        """Where a committed output lies."""
-        return self.folder(output.stage, output.key)
+        """Where a committed output lies; fetched from the mirror if it is not here."""
+        folder = self.folder(output.stage, output.key)
+        if self.mirror and not folder.exists():
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            self.mirror.fetch(output.stage, output.key, folder)
+        return folder
+
+    def folders(self, stage: str = "*") -> list[Path]:
+        """The folders of all committed outputs, those of the mirror, too."""
+        if self.mirror:
+            for name, key in self.mirror.keys(stage):
+                self.path(StageOutput(stage=name, key=key, digest=""))
+        return sorted(path.parent for path in self.root.glob(f"{stage}/[0-9a-f]*/{MANIFEST}"))
+
+    def share(self, output: StageOutput) -> None:
+        """Makes sure that the mirror holds an output."""
+        if self.mirror and not self.mirror.holds(output.stage, output.key):
+            self.mirror.publish(output.stage, output.key, self.folder(output.stage, output.key))
 
     def manifest(self, output: StageOutput) -> dict[str, Any]:
         """What the output was made of and which files it has."""
@@ -105,7 +134,7 @@ class Store:
 
     def find(self, stage: str, key: str, label: str = "") -> StageOutput | None:
         """The committed output of a key, if it is there with all its files in their full size."""
-        folder = self.folder(stage, key)
+        folder = self.path(StageOutput(stage=stage, key=key, digest=""))
         try:
             manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
             whole = all((folder / file["path"]).stat().st_size == file["bytes"] for file in manifest["files"])
@@ -127,11 +156,33 @@ class Store:
                 folder.rename(doomed)
                 shutil.rmtree(doomed, ignore_errors=True)
 
+    def discard_draft(self, stage: str, key: str) -> None:
+        """Removes what is there of an output that is being made."""
+        shutil.rmtree(self.root / stage / f".{key}.building", ignore_errors=True)
+
+    def confirm(self, found: StageOutput, label: str) -> StageOutput:
+        """Compares an output that was made once more with the committed one, and keeps that.
+
+        Raises:
+            StageError: they differ, so the stage is not a function of its key.
+        """
+        folder = self.building_folder(found.stage, found.key)
+        made = {str(file["path"]): file["sha256"] for file in _described_files(folder)}
+        known = {str(file["path"]): file["sha256"] for file in self.manifest(found)["files"]}
+        differing = sorted(name for name in made.keys() | known.keys() if made.get(name) != known.get(name))
+        self.discard_draft(found.stage, found.key)
+        if differing:
+            raise StageError(
+                f"stage {found.stage} ({label}), computed again, differs from the store's output "
+                f"{self.path(found)} in {', '.join(differing[:5])}. If `verify` finds that output damaged, "
+                "remove its folder and run again; otherwise the stage does not give the same bytes each time"
+            )
+        return found.model_copy(update={"label": label})
+
     def commit(self, stage: str, key: str, recipe: dict[str, Any], label: str) -> StageOutput:
         """Describes the finished files in a manifest and renames the folder into place."""
         building = self.building_folder(stage, key)
-        paths = [path for path in files_below(building) if not is_sidecar(path) and path.name != MANIFEST]
-        files = [describe_file(path, building) for path in paths]
+        files = _described_files(building)
         if not any(_is_content(file["path"]) for file in files):
             raise StageError(f"stage {stage} ({label}) made no files")
         digest = content_digest(files)
@@ -159,6 +210,9 @@ class Store:
                         shutil.rmtree(leftover)
         for leftover in folder.glob(".*.doomed") if folder.is_dir() else ():
             shutil.rmtree(leftover, ignore_errors=True)
+        for leftover in folder.glob(".*.fetching") if folder.is_dir() else ():
+            if time.time() - leftover.stat().st_mtime > STALE_SECONDS:
+                shutil.rmtree(leftover, ignore_errors=True)
 
     def remove_loose_files(self) -> None:
         """Removes what Prefect persists of a failed task, in the store's root: nobody reads it there."""
@@ -180,6 +234,12 @@ class Store:
         folder = self.root / ".locks"
         folder.mkdir(parents=True, exist_ok=True)
         return os.open(folder / name.replace("/", "-"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+
+def open_store() -> Store:
+    """The store of the data folder, with the mirror that `TOKENMILL_STORE` names."""
+    url = os.environ.get("TOKENMILL_STORE")
+    return Store(home() / "store", Mirror(url) if url else None)
 
 
 def record_of(stage: str, key: str) -> str:
@@ -244,6 +304,11 @@ def is_sidecar(path: Path) -> bool:
 def files_below(folder: Path) -> list[Path]:
     """All files of a folder, in order."""
     return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def _described_files(folder: Path) -> list[dict[str, Any]]:
+    paths = [path for path in files_below(folder) if not is_sidecar(path) and path.name != MANIFEST]
+    return [describe_file(path, folder) for path in paths]
 
 
 def describe_file(path: Path, folder: Path) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from pipeline_config.errors import StageError
 from pipeline_config.processes import bound_command
-from tasks.executor import ChildFailed, run_child
+from tasks.child import ChildFailed, run_child
 from tasks.run import Run
 from tasks.stage import Report, Stage, Work
 from tasks.store import StageOutput, write_json
@@ -38,7 +38,7 @@ def _build(work: Work) -> Report:
     }
     write_json(scratch / "config.json", config)
     try:
-        run_child(bound_command("model.generate", str(scratch / "config.json")))
+        run_child(bound_command("model.generate", str(scratch / "config.json")), rules=work.rules)
     except ChildFailed as failure:
         raise StageError(
             f"text generation ended with {failure}. Its last output:\n{failure.output}"

@@ -9,7 +9,7 @@ from typing import Any
 from pipeline_config.errors import TrainingError
 from pipeline_config.processes import bound_command
 from pipeline_config.settings import Training
-from tasks.executor import ChildFailed, run_child
+from tasks.child import ChildFailed, run_child
 from tasks.records import Records
 from tasks.run import Run
 from tasks.stage import Report, Stage, Work
@@ -23,6 +23,7 @@ STAGE = Stage(
     artifacts=("checkpoint", "losses.jsonl"),
 )
 SECONDS_BETWEEN_POINTS = 2.0
+GRACE_SECONDS = 6.0  # for the last checkpoint of a training that is cancelled
 
 
 def train_model(run: Run, tokens: StageOutput, tokenizer: StageOutput) -> StageOutput:
@@ -57,6 +58,7 @@ def _build(work: Work, weights: dict[str, float], records: Records) -> Report:
     }
     write_json(scratch / "config.json", config)
     curves = Curves(scratch / "metrics.jsonl", work, records)
+    work.progress.unit = "steps"
     _run_trainer(work.settings, scratch, curves)
     return _report(work, config)
 
@@ -70,7 +72,13 @@ def _run_trainer(settings: Training, scratch: Path, curves: "Curves") -> None:
     command = bound_command("torch.distributed.run", *processes, *trainer)
     threads = {"OMP_NUM_THREADS": str(settings.threads), "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
     try:
-        run_child(command, on_poll=curves.update, environment=threads)
+        run_child(
+            command,
+            on_poll=curves.update,
+            environment=threads,
+            rules=curves.work.rules,
+            grace_seconds=GRACE_SECONDS,
+        )
     except ChildFailed as failure:
         if error.is_file():
             raise TrainingError(error.read_text("utf-8")) from None
@@ -102,9 +110,14 @@ class Curves:
                 self.last = json.loads(line)
                 step = int(self.last.pop("step"))
                 self.points.append((step, self.last))
-                self.work.progress.show(100.0 * (step + 1) / self.work.settings.steps)
+                self._show(step)
         if time.monotonic() - self.sent > SECONDS_BETWEEN_POINTS:
             self.send()
+
+    def _show(self, step: int) -> None:
+        if "tokens_per_second" in self.last:
+            note = f"loss {self.last['train_loss']:.3f} · {self.last['tokens_per_second']:,.0f} tokens/s"
+            self.work.progress.show(step + 1, self.work.settings.steps, note)
 
     def send(self) -> None:
         """Records the points that were read."""

@@ -26,6 +26,7 @@ from tasks.steps.ray_tasks import LOOPBACK_ONLY  # noqa: E402
 
 prefect_server.start()
 
+pytest_plugins = ["tests.services.fixtures"]
 PROJECT = Path(__file__).parents[1]
 SHARED_DATA = PROJECT.parent / "shared" / "data"
 

@@ -11,7 +11,7 @@ import numpy as np
 from pipeline_config.settings import Training
 from tasks.audit.ledger import Ledger, text_list
 from tasks.lineage import Node
-from tasks.store import Store
+from tasks.store import MANIFEST, Store
 
 MOST_STEPS = 10  # named one by one; all are counted
 
@@ -32,8 +32,8 @@ def token_ranges(ledger: Ledger, packing: Node, records: Sequence[dict[str, Any]
 
 def trainings_of(store: Store, tokens_digest: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """(key, manifest) of every checkpoint in the store that was trained on token shards of a digest."""
-    for path in sorted(store.root.glob("training/[0-9a-f]*/manifest.json")):
-        manifest = json.loads(path.read_text("utf-8"))
+    for folder in store.folders("training"):
+        manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
         if tokens_digest in manifest["recipe"]["inputs"]:
             yield manifest["key"], manifest
 

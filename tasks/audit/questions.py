@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from pipeline_config.environment import home
 from pipeline_config.errors import AuditError
 from tasks.audit import comparison, pages, removal_review, verification
 from tasks.audit import trace as tracing
@@ -11,7 +10,7 @@ from tasks.lineage import RunRecord, find_run
 from tasks.sender import spool_root
 from tasks.spool import spools
 from tasks.steps.selection import KINDS, Kind, Selector
-from tasks.store import Store
+from tasks.store import Store, open_store
 
 __all__ = ["KINDS", "compare", "flush", "trace", "verify", "what_if", "why"]
 
@@ -83,7 +82,7 @@ def _check_at_least_one(name: str, value: int) -> None:
 
 
 def _store() -> Store:
-    return Store(home() / "store")
+    return open_store()
 
 
 def _ledger(reference: str) -> Ledger:

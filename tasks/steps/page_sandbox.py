@@ -87,7 +87,7 @@ class PageSandbox:
 
     def _serve(self, connection: Connection, parents: Connection) -> None:
         parents.close()
-        die_with_parent()
+        die_with_parent(multiprocessing.parent_process().pid)
         limit = _address_space_bytes() + self.memory_bytes
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -43,6 +43,7 @@ def describe(error: BaseException) -> dict[str, Any]:
     cause: dict[str, Any] = {"type": type(error).__name__, "message": str(error)}
     if not isinstance(error, errors.TokenmillError):
         cause["message"] = "".join(traceback.format_exception(error))[-TRACEBACK_CHARACTERS:]
+        cause["may_pass"] = errors.may_pass(error)
     if isinstance(error, OSError):
         cause |= {"errno": error.errno, "filename": os.fsdecode(error.filename or "")}
     return cause

@@ -110,6 +110,7 @@ def connect(address: str) -> ModuleType:
     if address == "local":
         os.environ.update(LOOPBACK_ONLY, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
         options |= {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
+    os.environ["RAY_COLOR_PREFIX"] = "0"
     try:
         import ray
     except ImportError:

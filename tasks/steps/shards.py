@@ -8,6 +8,7 @@ read = kept + removed + failed can be checked.
 import json
 import multiprocessing
 import os
+import time
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +28,7 @@ FATE, COUNTS = "_fate", "_counts"  # metadata that steps hand to the writer
 ROWS_PER_GROUP = 1000
 ZSTD_LEVEL = 3
 EXCERPT_CHARACTERS = 200
+COUNT_SECONDS = 1.0
 
 POINTER_SCHEMA = pa.schema(
     [
@@ -181,6 +183,27 @@ class WriteShard(PipelineStep):
         counts.write(folder / "shards" / f"{rank:05d}.json")
 
 
+class CountDocuments(PipelineStep):
+    """Writes down how many documents came this far, about once a second, for others to read."""
+
+    type, name = "COUNT", "documents"
+
+    def __init__(self, folder: str):
+        super().__init__()
+        self.folder = folder
+
+    def run(self, data: DocumentsPipeline, rank: int = 0, world_size: int = 1) -> DocumentsPipeline:
+        path = Path(self.folder) / f"{rank:05d}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        number, due = 0, time.monotonic() + COUNT_SECONDS
+        for number, document in enumerate(data or (), start=1):
+            if time.monotonic() >= due:
+                path.write_text(str(number), "ascii")
+                due = time.monotonic() + COUNT_SECONDS
+            yield document
+        path.write_text(str(number), "ascii")
+
+
 class ShardCounts:
     """The books of one shard."""
 
@@ -256,8 +279,9 @@ def read_documents(path: str | Path) -> Iterator[Document]:
 
 def join_parent() -> None:
     """Lets a worker die with the process that started it."""
-    if multiprocessing.parent_process() is not None:
-        die_with_parent()
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        die_with_parent(parent.pid)
 
 
 def _unwritable(document: Document) -> Fate | None:

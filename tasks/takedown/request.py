@@ -11,14 +11,14 @@ import yaml
 
 from pipeline_config.environment import home
 from pipeline_config.errors import AuditError
-from pipeline_config.settings import Settings
+from pipeline_config.settings import STAGES, Settings
 from tasks.audit.exposure import seen_by, token_ranges
 from tasks.audit.ledger import Ledger, text_list
 from tasks.lineage import Node, find_run
 from tasks.sources import read_takedown_list
 from tasks.steps.selection import any_of
 from tasks.steps.takedown import REASON, TakedownList, parse_takedown_list
-from tasks.store import Store
+from tasks.store import MANIFEST, Store, open_store
 
 Row = dict[str, Any]
 ASKED_FOR = "asked for"
@@ -69,7 +69,7 @@ def open_takedown(uri: str, run: str) -> Request:
         AuditError: there is no such run, or no record of it is meant.
     """
     asked = read_takedown_list(uri)
-    ledger = Ledger(find_run(run), Store(home() / "store"))
+    ledger = Ledger(find_run(run), open_store())
     condition, parameters = any_of(asked.selectors)
     columns = ("id", "source", "url")
     meant = ledger.rows(
@@ -119,7 +119,8 @@ def settings_without(request: Request) -> Settings:
         else s
         for s in settings.sources
     )
-    return settings.model_copy(update={"sources": sources})
+    execution = settings.execution.model_copy(update={"until": STAGES[-1], "from_stage": None})
+    return settings.model_copy(update={"sources": sources, "execution": execution})
 
 
 def _write_list(request: Request, source: str) -> Path:
@@ -137,7 +138,7 @@ def _write_list(request: Request, source: str) -> Path:
 def holders(request: Request) -> list[Row]:
     """Every output in the store that holds an affected document or an excerpt, or was made from such."""
     store = request.ledger.store
-    manifests = sorted(store.root.glob("*/[0-9a-f]*/manifest.json"))
+    manifests = [folder / MANIFEST for folder in store.folders()]
     request.everywhere = _everywhere(request, [path.parent for path in manifests])
     held = [row for path in manifests for row in _holding(request, path)]
     for row in list(held):
@@ -204,8 +205,7 @@ def _trained_on(request: Request, packed: Row) -> Iterator[Row]:
 
 def _made_from(store: Store, stage: str, digest: str, what: str) -> list[Row]:
     """The outputs of a stage that were made from an input with a digest."""
-    paths = sorted(store.root.glob(f"{stage}/[0-9a-f]*/manifest.json"))
-    manifests = [json.loads(path.read_text("utf-8")) for path in paths]
+    manifests = [json.loads((folder / MANIFEST).read_text("utf-8")) for folder in store.folders(stage)]
     return [
         {name: manifest[name] for name in ("stage", "key", "digest")} | {"documents": None, "what": what}
         for manifest in manifests

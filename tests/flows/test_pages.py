@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -23,8 +22,6 @@ from flows.build_corpus import build_corpus
 from pipeline_config.presets import load_settings
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-QUIET = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update")
 MODE = "workflowType=machine_learning"
 WAIT_MS = 30_000
 CELLS_BESIDE = """name => {
@@ -74,20 +71,6 @@ def wait_until_it_answers(address: str, server: subprocess.Popen[bytes]) -> None
         except OSError:
             time.sleep(0.2)
     pytest.fail(f"{address} does not answer")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Headless Chromium."""
-    path = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if path is None:
-        pytest.skip("needs Chromium (Debian: apt-get install chromium)")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=list(QUIET))
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ print(child.pid, child.stdout.readline().strip(), flush=True)
 time.sleep(60)
 """
 OBEDIENT = """
-import time
+import os, time
 from pipeline_config.processes import die_with_parent
-die_with_parent()
+die_with_parent(os.getppid())
 print("ready", flush=True)
 time.sleep(60)
 """
@@ -79,6 +79,21 @@ def test_a_child_that_does_not_ask_lives_on():
     if survived:
         os.kill(int(pid), signal.SIGKILL)
     assert survived
+
+
+def test_a_child_whose_parent_died_before_it_could_ask_does_nothing(tmp_path: Path):
+    """Starting Python takes a while: a parent that is killed in that time must not leave a child behind."""
+    trace = tmp_path / "trace.py"
+    trace.write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()")
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    command = [sys.executable, "-m", "pipeline_config.processes", str(gone.pid), "trace"]
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}:{Path.cwd()}"}
+    assert subprocess.run(command, env=environment, check=False).returncode == -signal.SIGKILL
+    assert not (tmp_path / "ran").exists()
+    command[3] = str(os.getpid())
+    assert subprocess.run(command, env=environment, check=False).returncode == 0
+    assert (tmp_path / "ran").exists()
 
 
 def test_the_child_of_a_page_sandbox_dies_with_a_worker_that_is_killed():

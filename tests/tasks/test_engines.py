@@ -22,8 +22,9 @@ from pipeline_config.errors import EngineError, LedgerError, SettingsError, Stag
 from pipeline_config.executors import ExecutorSettings
 from pipeline_config.settings import Execution
 from tasks import engines
+from tasks.child import _descendants
 from tasks.engines import keep_tasks, make_executor
-from tasks.executor import _descendants, run_pipeline
+from tasks.executor import run_pipeline
 from tasks.steps.installation import SameInstallation, installation
 from tasks.steps.ray_tasks import RayExecutor
 from tasks.steps.shards import join_parent

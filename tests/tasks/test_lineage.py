@@ -176,6 +176,11 @@ def test_the_code_version_is_the_commit_and_says_whether_files_differ(checkout: 
     assert code_version() == f"{commit}-dirty"
 
 
+def test_an_image_says_which_commit_it_was_built_from(monkeypatch):
+    monkeypatch.setenv("TOKENMILL_CODE", "0123abc")
+    assert code_version() == "0123abc"
+
+
 def test_outside_a_checkout_the_code_version_is_the_packages(tmp_path, monkeypatch):
     monkeypatch.setattr(lineage, "CODE", tmp_path)
     assert code_version() == "tokenmill 0.1.0"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline_config.errors import SourceError
+from pipeline_config.errors import SourceError, UnreachableError
 from pipeline_config.settings import Source
 from tasks import sources
 from tasks.sources import SourceFile, dataset_identity, source_files
@@ -237,7 +237,7 @@ def test_a_remote_source_that_cannot_be_read_is_named(url: str, store: Store, ur
 
 
 def test_a_server_that_is_not_there_is_named(store: Store) -> None:
-    with pytest.raises(SourceError, match=r"source crawl: cannot reach http://127\.0\.0\.1:9/a"):
+    with pytest.raises(UnreachableError, match=r"source crawl: cannot reach http://127\.0\.0\.1:9/a"):
         source_files(source("http://127.0.0.1:9", "a.warc.gz"), store)
 
 

@@ -11,7 +11,7 @@ import pytest
 from pipeline_config.errors import TrainingError
 from pipeline_config.settings import Training
 from tasks import training
-from tasks.executor import run_child
+from tasks.child import Rules, run_child
 from tasks.training import Curves
 
 
@@ -20,13 +20,13 @@ class Points:
 
     def __init__(self) -> None:
         self.logged: list[tuple[int, dict[str, float]]] = []
-        self.shown: list[float] = []
+        self.shown: list[tuple[int, int | None, str]] = []
 
     def log_points(self, record: str, points: list[tuple[int, dict[str, float]]]) -> None:
         self.logged += points
 
-    def show(self, percent: float) -> None:
-        self.shown.append(percent)
+    def show(self, done: int, total: int | None, note: str = "") -> None:
+        self.shown.append((done, total, note))
 
 
 @pytest.fixture
@@ -37,7 +37,9 @@ def points() -> Points:
 @pytest.fixture
 def curves(tmp_path: Path, points: Points, monkeypatch: pytest.MonkeyPatch) -> Curves:
     monkeypatch.setattr(training, "SECONDS_BETWEEN_POINTS", 0.0)
-    work: Any = SimpleNamespace(tracking_run="run", progress=points, settings=Training(steps=10))
+    work: Any = SimpleNamespace(
+        tracking_run="run", progress=points, settings=Training(steps=10), rules=Rules()
+    )
     return Curves(tmp_path / "metrics.jsonl", work, points)
 
 
@@ -63,7 +65,6 @@ def test_each_point_is_sent_once_with_its_step(curves: Curves, points: Points) -
     curves.update()
     assert points.logged == [(0, {"train_loss": 3.0}), (1, {"train_loss": 2.0}), (2, curves.last)]
     assert curves.last == {"train_loss": 1.0, "tokens": 96}
-    assert points.shown == [10.0, 20.0, 30.0]
 
 
 @pytest.mark.parametrize("cut", range(1, 30, 4))
@@ -79,9 +80,15 @@ def test_a_line_that_is_not_whole_yet_waits(curves: Curves, points: Points, cut:
 
 def test_without_a_tracking_run_progress_is_still_shown(curves: Curves, points: Points) -> None:
     curves.work.tracking_run = None
+    append(curves, line(4, train_loss=3.0, tokens_per_second=4321.0))
+    curves.update()
+    assert (points.logged, points.shown) == ([], [(5, 10, "loss 3.000 · 4,321 tokens/s")])
+
+
+def test_points_that_an_earlier_attempt_computed_are_no_progress(curves: Curves, points: Points) -> None:
     append(curves, line(4, train_loss=3.0))
     curves.update()
-    assert (points.logged, points.shown) == ([], [50.0])
+    assert points.shown == []
 
 
 def test_points_wait_until_a_few_seconds_worth_is_there(

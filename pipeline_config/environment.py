@@ -28,6 +28,7 @@ def prepare() -> None:
         "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "HF_HUB_DISABLE_TELEMETRY": "1",
+        "RAY_USAGE_STATS_ENABLED": "0",
         "TOKENIZERS_PARALLELISM": "false",
         # The server that Prefect starts for a run without one: slow machines need more than 20 s.
         "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "200",

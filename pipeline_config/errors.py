@@ -8,7 +8,8 @@
     ├── StageError        a stage could not finish
     │   ├── LedgerError   read != kept + removed + failed
     │   ├── CanaryError   an implausible share of the records failed, or nothing was kept
-    │   └── LimitError    a stage was stopped because it took too long, or too much memory
+    │   ├── LimitError    a stage was stopped because it took too long, or too much memory
+    │   └── EngineError   the cluster lost workers, or cannot be used; finished shards are kept
     ├── TrainingError     the trainer stopped
     ├── AuditError        a question that the records cannot answer
     └── ServiceError      a server could not be started, or kept running
@@ -54,6 +55,10 @@ class CanaryError(StageError):
 
 class LimitError(StageError):
     """A stage that took more time or memory than `execution` allows."""
+
+
+class EngineError(StageError):
+    """A cluster that lost workers or cannot be used: finished shards are kept, and a rerun goes on."""
 
 
 class TrainingError(TokenmillError):

@@ -5,13 +5,14 @@ only says how the work is done. Section names are the stage names. Source of the
 (Penedo et al. 2024, arXiv:2406.17557) as implemented in DataTrove 0.10, where a field does not say otherwise.
 """
 
-from typing import Annotated, Any, Literal, get_args
+from typing import Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from pipeline_config.executors import ExecutorSettings
+from pipeline_config.section import Count, Section, Share
 
 DUMP = "{dump}"  # stands for the name of a snapshot
-Share = Annotated[float, Field(ge=0, le=1)]
-Count = Annotated[int, Field(ge=1)]
 
 StageName = Literal[
     "sample_crawl",
@@ -39,32 +40,6 @@ CLEANING_STAGES: tuple[CleaningStage, ...] = (
     "deduplication",
     "pii_scrubbing",
 )
-
-
-RANGES = {"minimum": "at least {}", "exclusiveMinimum": "above {}", "maximum": "at most {}"}
-RANGES |= {"exclusiveMaximum": "below {}"}
-
-
-def _tell_ranges(schema: dict[str, Any]) -> None:
-    """Adds the range of a number to its description: forms show that, and not the limits."""
-    for field in schema["properties"].values():
-        limits = [field, *(choice for choice in field.get("anyOf", []) if choice.get("type") != "null")]
-        told = [
-            text.format(f"{found[name]:,}")
-            for found in limits
-            for name, text in RANGES.items()
-            if name in found
-        ]
-        if told:
-            field["description"] = f"{field.get('description', '')} ({', '.join(told)})".strip()
-
-
-class Section(BaseModel):
-    """A group of settings: immutable, and refusing names that it does not know."""
-
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", use_attribute_docstrings=True, json_schema_extra=_tell_ranges
-    )
 
 
 class FieldMapping(Section):
@@ -447,7 +422,9 @@ class Execution(Section):
     """How the work is done. Nothing here changes a byte of the output."""
 
     workers: int = Field(default=2, ge=1, le=1024)
-    """Worker processes of a document stage."""
+    """Worker processes of a document stage, at most; on a cluster: tasks that run at the same time."""
+    executor: ExecutorSettings = ExecutorSettings()
+    """Where they run."""
     until: StageName = STAGES[-1]
     """Last stage to run."""
     from_stage: StageName | None = None

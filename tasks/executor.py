@@ -1,7 +1,6 @@
 """Runs pipelines of DataTrove steps in a child process, and reports how far they are."""
 
 import errno
-import json
 import logging
 import pickle
 import re
@@ -9,21 +8,24 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from datatrove.executor.local import LocalPipelineExecutor
 from datatrove.pipeline.base import PipelineStep
 
 from pipeline_config import errors
 from pipeline_config.environment import home
+from pipeline_config.executors import ExecutorSettings
 from pipeline_config.processes import bound_command
 from tasks.child import ChildFailed, Rules, run_child
-from tasks.steps.run_executor import CAUSE
+from tasks.engines import GRACE_SECONDS, keep_tasks, make_executor, stop
+from tasks.steps.ranks import CAUSE, EXECUTOR_FILE, heard_cause
 from tasks.store import disk_problem
 
 SMALLEST_FILE_BYTES = 65_536
-# Source: loguru's default format
-LOG_LINE = re.compile(r"\d{4}-\d\d-\d\d [\d:.]+ \| (?P<level>[A-Z]+) +\| (?P<module>[^:]*):")
+LOCAL = ExecutorSettings()
+# Source: loguru's default format; Ray puts the process in front of what it brings from other nodes
+LOG_LINE = re.compile(
+    r"(\([^)]*pid=[^)]*\) )?\d{4}-\d\d-\d\d [\d:.]+ \| (?P<level>[A-Z]+) +\| (?P<module>[^:]*):"
+)
 
 
 def run_pipeline(
@@ -32,33 +34,38 @@ def run_pipeline(
     tasks: int,
     workers: int,
     logging_dir: Path,
+    settings: ExecutorSettings = LOCAL,
     on_poll: Callable[[], None] = lambda: None,
     rules: Rules = Rules(),  # noqa: B008
 ) -> None:
-    """Runs the steps once for each of `tasks` ranks, on at most `workers` processes.
+    """Runs the steps once for each of `tasks` ranks, at most `workers` at once.
 
     Ranks that `logging_dir` lists as complete are not run again, so the folder belongs to one stage key.
 
     Raises:
         TokenmillError: what a step raised on purpose, as it was.
+        SettingsError: what the executor needs is not installed.
         UnreachableError: something beyond this machine did not answer.
         LimitError: the steps broke a rule.
         StageError: a worker died or raised anything else; the message ends with its output.
     """
-    executor = LocalPipelineExecutor(
-        list(steps), tasks=tasks, workers=min(workers, tasks), logging_dir=str(logging_dir)
-    )
+    executor = make_executor(steps, settings, tasks=tasks, workers=workers, folder=logging_dir)
     logging_dir.mkdir(parents=True, exist_ok=True)
-    file = logging_dir / "executor.pickle"
+    keep_tasks(logging_dir, tasks)
+    file = logging_dir / EXECUTOR_FILE
     file.write_bytes(pickle.dumps(executor))
     try:
         run_child(
             bound_command("tasks.steps.run_executor", str(file)),
             on_poll=on_poll,
             rules=replace(rules, level_of=WorkerLines()),
+            grace_seconds=GRACE_SECONDS[settings.kind],
         )
-    except ChildFailed as failure:
-        raise _cause(failure) from None
+    except BaseException as failure:
+        stop(executor)
+        if isinstance(failure, ChildFailed):
+            raise _cause(failure) from None
+        raise
 
 
 class WorkerLines:
@@ -84,14 +91,13 @@ class WorkerLines:
 
 def _cause(failure: ChildFailed) -> errors.TokenmillError:
     store = home() / "store"
-    said = [line for line in failure.output.splitlines() if line.startswith(CAUSE)]
-    try:
-        cause: dict[str, Any] = json.loads(said[-1].removeprefix(CAUSE) if said else "")
-    except ValueError:
+    said = [cause for line in failure.output.splitlines() if (cause := heard_cause(line))]
+    if not said:
         if shutil.disk_usage(home()).free < SMALLEST_FILE_BYTES:
             return errors.StoreError(str(disk_problem(OSError(errno.ENOSPC, ""), store)))
         how = f"was killed by signal {-failure.returncode}" if failure.returncode < 0 else str(failure)
         return errors.StageError(f"a worker process ended early ({how}). Its last output:\n{failure.output}")
+    cause = said[-1]
     if cause.get("errno") is not None:
         error = OSError(cause["errno"], "", cause["filename"] or None)
         if problem := disk_problem(error, store):

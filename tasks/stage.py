@@ -25,6 +25,7 @@ from pydantic import BaseModel
 
 from pipeline_config.errors import (
     CanaryError,
+    EngineError,
     LedgerError,
     LimitError,
     StageError,
@@ -144,6 +145,7 @@ class Work:
             tasks=tasks,
             workers=self.execution.workers,
             logging_dir=self.folder / "logs" / name,
+            settings=self.execution.executor,
             on_poll=self.progress.update,
             rules=self.rules,
         )
@@ -330,7 +332,7 @@ class StageRunner:
         try:
             report = build(work)
             check_books(report, f"stage {stage.title} {label}".strip(), self.execution.max_failed_share)
-        except (UnreachableError, LimitError):
+        except (UnreachableError, LimitError, EngineError):
             raise  # what was finished is of use to the next attempt
         except Exception:
             self.store.discard_draft(stage.name, key)  # a failed stage leaves nothing behind

@@ -1,8 +1,10 @@
 """One data folder and one Prefect server for the whole session; both are set before Prefect is imported."""
 
 import os
+import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,6 +22,7 @@ from pipeline_config.environment import prepare  # noqa: E402
 prepare()
 
 from flows import prefect_server  # noqa: E402
+from tasks.steps.ray_tasks import LOOPBACK_ONLY  # noqa: E402
 
 prefect_server.start()
 
@@ -90,6 +93,39 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "home"
     folder.mkdir()
     monkeypatch.setenv("TOKENMILL_HOME", str(folder))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[str]:
+    """Address of a Ray cluster of two nodes on this machine."""
+    os.environ |= LOOPBACK_ONLY
+    nodes = subprocess.Popen(
+        [sys.executable, str(PROJECT / "tests" / "clusters" / "ray_nodes.py")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    with nodes:
+        address = nodes.stdout.readline().strip()
+        assert address, "the Ray nodes did not start"
+        yield address
+        nodes.stdin.close()
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Puts a stand-in for Slurm on PATH; returns the folder that it keeps its jobs in."""
+    folder, commands = tmp_path / "slurm", tmp_path / "bin"
+    folder.mkdir()
+    commands.mkdir()
+    for name in ("sbatch", "squeue", "scancel", "sacct", "srun", "scontrol"):
+        stand_in = PROJECT / "tests" / "clusters" / "slurm.py"
+        (commands / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "{stand_in}" {name} "$@"\n')
+        (commands / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{commands}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_STAND_IN", str(folder))
     return folder
 
 

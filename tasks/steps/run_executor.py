@@ -1,35 +1,43 @@
-"""Runs a pickled DataTrove executor: `python -m tasks.steps.run_executor FILE`.
+"""Runs a pickled DataTrove executor: `python -m tasks.steps.run_executor FILE [RANK ...]`.
 
 A process of its own keeps DataTrove's workers small (they have what this process imported, not the flow) and
-makes the whole tree of them killable. What went wrong is a line of its output, for the parent to raise: a
-file for it could not be written to a full disk.
+makes the whole tree of them killable. What went wrong is a line of its output, for the parent to raise.
+With ranks it runs these, one after the other; without, it sees to all of them: in processes below it, or as
+tasks of a cluster, which it drives.
 """
 
-import json
 import multiprocessing
 import os
 import pickle
+import signal
 import sys
-import traceback
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+from datatrove.executor.local import LocalPipelineExecutor
+
 from pipeline_config import errors
-
-CAUSE = "tokenmill-cause "
-TRACEBACK_CHARACTERS = 4000
+from tasks.steps.ranks import say_cause
 
 
-def main(path: Path) -> int:
+def main(path: Path, ranks: Sequence[int] = ()) -> int:
     """Runs the executor; the exit code is 0, or 1 with the cause in a line of its own."""
     try:
         executor = pickle.loads(path.read_bytes())
-        run_ranks(executor) if executor.workers > 1 else executor.run()
+        if not ranks and not isinstance(executor, LocalPipelineExecutor):
+            signal.signal(signal.SIGTERM, _stop)
+            executor.drive()
+        elif not ranks and executor.workers > 1:
+            run_ranks(executor)
+        else:  # DataTrove's `run` would start a process that outlives this one when it is killed
+            for rank in ranks or executor.get_incomplete_ranks():
+                _run_rank(executor, rank)
     except BaseException as error:
-        print(f"\n{CAUSE}{json.dumps(describe(error))}", file=sys.stderr)
+        say_cause(error)
         return 1
     return 0
 
@@ -59,19 +67,14 @@ def _run_rank(executor: Any, rank: int) -> None:
     deepcopy(executor)._run_for_rank(rank)
 
 
-def describe(error: BaseException) -> dict[str, Any]:
-    """An error as plain data."""
-    cause: dict[str, Any] = {"type": type(error).__name__, "message": str(error)}
-    if not isinstance(error, errors.TokenmillError):
-        cause["message"] = "".join(traceback.format_exception(error))[-TRACEBACK_CHARACTERS:]
-        cause["may_pass"] = errors.may_pass(error)
-    if isinstance(error, OSError):
-        cause |= {"errno": error.errno, "filename": os.fsdecode(error.filename or "")}
-    return cause
+def _stop(*_: object) -> None:
+    """On SIGTERM a driver takes back what it started; a second signal must not keep it from that."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":
-    code = main(Path(sys.argv[1]))
+    code = main(Path(sys.argv[1]), [int(rank) for rank in sys.argv[2:]])
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # other workers may still be in the middle of a shard: the parent ends them

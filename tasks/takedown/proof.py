@@ -160,8 +160,14 @@ def _of_a_band(request: Request, run: Run, texts: list[str], shards: list[str]) 
     scratch = request.folder / "signatures" / run.record.id
     try:
         steps = [ReadShard(shards), WriteSignatures(str(scratch), settings, [True] * len(shards))]
-        workers = run.settings.execution.workers
-        run_pipeline(steps, tasks=len(shards), workers=workers, logging_dir=scratch / "logs")
+        execution = run.settings.execution
+        run_pipeline(
+            steps,
+            tasks=len(shards),
+            workers=execution.workers,
+            logging_dir=scratch / "logs",
+            settings=execution.executor,
+        )
         for shard, path in enumerate(sorted((scratch / "signatures").glob("*.parquet"))):
             for signed in pq.read_table(path, columns=["row", "signature"]).to_pylist():
                 if any(signed["signature"][band] in keys for band, keys in zip(bands, known, strict=True)):

@@ -41,6 +41,7 @@ def test_prepare_keeps_the_files_of_all_libraries_below_home():
         pytest.param("PREFECT_SERVER_ANALYTICS_ENABLED", "false", id="prefect"),
         pytest.param("MLFLOW_DISABLE_TELEMETRY", "true", id="mlflow"),
         pytest.param("HF_HUB_DISABLE_TELEMETRY", "1", id="hugging_face"),
+        pytest.param("RAY_USAGE_STATS_ENABLED", "0", id="ray"),
     ],
 )
 def test_prepare_switches_telemetry_off(name, value):

@@ -8,6 +8,7 @@ import pytest
 from datatrove.pipeline.filters import FineWebQualityFilter, GopherQualityFilter, GopherRepetitionFilter
 from pydantic import ValidationError
 
+from pipeline_config import executors
 from pipeline_config import settings as module
 from pipeline_config.presets import load_settings, preset_names
 from pipeline_config.settings import (
@@ -25,7 +26,7 @@ from pipeline_config.settings import (
 
 SECTIONS = [
     found
-    for found in vars(module).values()
+    for found in (vars(module) | vars(executors)).values()
     if isinstance(found, type) and issubclass(found, Section) and found is not Section
 ]
 SOURCE = {"name": "web", "kind": "warc", "uris": ["a.warc.gz"]}

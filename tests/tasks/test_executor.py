@@ -15,7 +15,7 @@ from datatrove.pipeline.base import PipelineStep
 
 from pipeline_config.errors import LedgerError, StageError, StoreError, TokenmillError
 from tasks.executor import ChildFailed, _cause, run_child, run_pipeline
-from tasks.steps.run_executor import CAUSE
+from tasks.steps.ranks import CAUSE
 from tasks.steps.shards import join_parent
 
 MARK = "TOKENMILL_TEST_MARK"

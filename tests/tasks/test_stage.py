@@ -112,7 +112,8 @@ def test_a_library_that_is_missing_is_named() -> None:
 
 def test_a_second_run_is_cached_whatever_the_execution(store: Store) -> None:
     writer = Writer()
-    executions = Execution(workers=1), Execution(workers=7, max_failed_share=0.9)
+    elsewhere = {"kind": "ray", "ray": {"address": "head:6379"}}
+    executions = Execution(workers=1), Execution(workers=7, max_failed_share=0.9, executor=elsewhere)
 
     def twice() -> tuple[UUID, list[StageResult]]:
         results = [StageRunner(store, e).run(STAGE, writer, Choice()) for e in executions]

@@ -16,16 +16,15 @@ from tasks.lineage import find_run
 from tasks.run import open_run
 
 MOST_NAME_CHARACTERS = 64
-DEFAULT = Evaluation()
 
 
 @flow(name="evaluate", flow_run_name="evaluate {run}")
-def evaluate(run: str = "latest", evaluation: Evaluation = DEFAULT) -> dict[str, Any]:
+def evaluate(run: str = "latest", evaluation: Evaluation | None = None) -> dict[str, Any]:
     """The loss and the bits per byte of a checkpoint on the whole validation split.
 
     Args:
         run: latest, a run's id or name, or the key or digest of a checkpoint.
-        evaluation: How much of the split is taken.
+        evaluation: How much of the split is taken; by default what the settings of the run say.
     """
     record = find_run(run)
     training, packing = record.last("training"), record.last("packing")
@@ -35,7 +34,7 @@ def evaluate(run: str = "latest", evaluation: Evaluation = DEFAULT) -> dict[str,
     execution = {"workers": record.settings["execution"]["workers"]}
     settings = Settings.model_validate(record.settings | {"name": name, "execution": execution})
     with open_run(settings) as new:
-        output = evaluate_checkpoint(new, training.output, packing.output, evaluation)
+        output = evaluate_checkpoint(new, training.output, packing.output, evaluation or settings.evaluation)
         return new.store.report(output)["measures"]
 
 

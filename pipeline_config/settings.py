@@ -467,6 +467,7 @@ class Settings(Section):
     corpus_publication: CorpusPublication = CorpusPublication()
     training: Training = Training()
     text_generation: TextGeneration = TextGeneration()
+    evaluation: Evaluation = Evaluation()
     model_publication: ModelPublication = ModelPublication()
     execution: Execution = Execution()
 

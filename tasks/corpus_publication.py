@@ -32,7 +32,7 @@ STAGE = Stage(
     libraries=("duckdb", "jinja2", "plotly", "pyarrow"),
     artifacts=(CARD, REPORT_PAGE, DESCRIPTION),
 )
-NOT_RECIPE = ("training", "text_generation", "corpus_publication", "model_publication")
+NOT_RECIPE = ("training", "text_generation", "evaluation", "corpus_publication", "model_publication")
 
 
 def publish_corpus(

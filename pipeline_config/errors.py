@@ -71,17 +71,21 @@ class ServiceError(TokenmillError):
 MAY_PASS = (ConnectionError, TimeoutError)
 MAY_PASS_BY_ERRNO = {errno.EBUSY, errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EHOSTUNREACH}
 MAY_PASS_BY_NAME = {
-    # aiohttp, botocore and fsspec: this module imports none of them
+    # aiohttp, botocore, fsspec, httpx and requests: this module imports none of them
     "ClientConnectionError",
     "ClientPayloadError",
     "ConnectTimeoutError",
     "ConnectionClosedError",
+    "ConnectionError",
     "EndpointConnectionError",
     "FSTimeoutError",
     "HTTPClientError",
     "IncompleteRead",
     "ReadTimeoutError",
     "ResponseStreamingError",
+    "Timeout",
+    "TransportError",
+    "gaierror",
 }
 MAY_PASS_BY_STATUS = {408, 429, 500, 502, 503, 504}
 

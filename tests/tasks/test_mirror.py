@@ -180,6 +180,7 @@ def test_an_interrupted_fetch_leaves_nothing(machine: Machine, tmp_path: Path, f
     assert there.find("packing", KEY, "label") == output
 
 
+@pytest.mark.parametrize("url", ["file", "s3"], indirect=True)  # fsspec's memory is not for threads
 def test_several_may_fetch_the_same_output_at_once(machine: Machine, url: str) -> None:
     here, there = machine("here", url), machine("there", url)
     output = commit(here)

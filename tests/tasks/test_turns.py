@@ -2,7 +2,6 @@
 
 import datetime
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,12 @@ from typing import Any
 import pytest
 from prefect import flow
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.actions import DeploymentScheduleCreate
-from prefect.client.schemas.filters import DeploymentFilter, FlowRunFilter
+from prefect.client.schemas.actions import DeploymentScheduleCreate, GlobalConcurrencyLimitCreate
+from prefect.client.schemas.filters import DeploymentFilter
 from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.schedules import IntervalSchedule
-from prefect.states import Completed
+from prefect.exceptions import ObjectNotFound
+from prefect.states import Completed, Running
 
 from tasks.mirror import Mirror
 from tasks.store import Store
@@ -49,16 +49,31 @@ class Others:
 
 
 def test_only_one_has_the_turn_and_the_next_gets_it_when_it_ends(tmp_path: Path) -> None:
-    with turn(str(tmp_path)):
-        others = Others(turn(str(tmp_path)))
+    with turn(tmp_path.name):
+        others = Others(turn(tmp_path.name))
         assert not others.had.wait(1.5)
     assert others.had.wait(20)
     others.thread.join()
 
 
+def test_a_turn_that_another_one_made_meanwhile_is_waited_for(
+    tmp_path: Path, client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = SyncPrefectClient.read_global_concurrency_limit_by_name
+
+    def overtaken(self: SyncPrefectClient, name: str) -> Any:
+        monkeypatch.undo()
+        self.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name=name, limit=1))
+        raise ObjectNotFound(http_exc=ValueError("there was none"))
+
+    monkeypatch.setattr(SyncPrefectClient, read.__name__, overtaken)
+    with turn(tmp_path.name):
+        assert limits(client)[tmp_path.name] == 1
+
+
 def test_a_turn_is_given_back_after_an_error(tmp_path: Path) -> None:
     for _ in range(2):
-        with pytest.raises(ValueError, match="bug"), turn(str(tmp_path)):
+        with pytest.raises(ValueError, match="bug"), turn(tmp_path.name):
             raise ValueError("bug")
 
 
@@ -94,73 +109,66 @@ def nothing() -> None:
     """What the tests' deployment would do."""
 
 
-@pytest.fixture(scope="module")
-def due() -> Iterator[list[FlowRun]]:
+@pytest.fixture
+def due(client: SyncPrefectClient) -> Iterator[list[FlowRun]]:
     """Three scheduled runs of a deployment that are due, as after the server was away, oldest first."""
-    with get_client(sync_client=True) as client:
-        schedule = IntervalSchedule(interval=datetime.timedelta(seconds=1))
-        deployment = client.create_deployment(
-            client.create_flow(nothing), "turns", schedules=[DeploymentScheduleCreate(schedule=schedule)]
-        )
-        try:
-            yield wait_for_three(client, deployment)
-        finally:
-            client.delete_deployment(deployment)
-
-
-def wait_for_three(client: SyncPrefectClient, deployment: Any) -> list[FlowRun]:
-    deadline = time.monotonic() + 60
-    of_it = DeploymentFilter(id={"any_": [deployment]})
-    while time.monotonic() < deadline:
-        until = FlowRunFilter(expected_start_time={"before_": datetime.datetime.now(datetime.UTC)})
-        runs = client.read_flow_runs(flow_run_filter=until, deployment_filter=of_it)
-        if len(runs) >= 3:
-            client.update_deployment(deployment, _paused())
-            return sorted(runs, key=lambda run: run.expected_start_time)[:3]
-        time.sleep(0.5)
-    pytest.fail("the server scheduled no runs")
-
-
-def _paused() -> Any:
-    from prefect.client.schemas.actions import DeploymentUpdate
-
-    return DeploymentUpdate(paused=True)
+    start = datetime.datetime.now(datetime.UTC) - datetime.timedelta(minutes=4)
+    every = IntervalSchedule(interval=datetime.timedelta(minutes=1), anchor_date=start)
+    schedules = [DeploymentScheduleCreate(schedule=every)]
+    deployment = client.create_deployment(client.create_flow(nothing), "turns", schedules=schedules)
+    span = {"start_time": start.isoformat(), "end_time": (start + 3.5 * every.interval).isoformat()}
+    client.request("POST", f"/deployments/{deployment}/schedule", json=span | {"max_runs": 3, "min_runs": 3})
+    runs = client.read_flow_runs(deployment_filter=DeploymentFilter(id={"any_": [deployment]}))
+    yield sorted(runs, key=lambda run: run.expected_start_time)
+    client.delete_deployment(deployment)
 
 
 def as_run(monkeypatch: pytest.MonkeyPatch, run: FlowRun) -> None:
     """Makes this process that flow run."""
     monkeypatch.setenv("PREFECT__RUNTIME__FLOW_RUN__ID", str(run.id))
-    monkeypatch.setenv("PREFECT__RUNTIME__FLOW_RUN__DEPLOYMENT_ID", str(run.deployment_id))
 
 
 def test_a_missed_schedule_is_left_to_the_last_of_the_runs_that_are_due(
+    due: list[FlowRun], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left_to = []
+    for run in due:
+        as_run(monkeypatch, run)
+        left_to.append(getattr(later_run(), "id", None))
+    assert left_to == [due[-1].id, due[-1].id, None]
+
+
+def test_runs_that_ended_and_runs_that_are_not_due_do_nobodys_work(
     due: list[FlowRun], monkeypatch: pytest.MonkeyPatch, client: SyncPrefectClient
 ) -> None:
-    assert all(run.auto_scheduled for run in due)
     as_run(monkeypatch, due[0])
-    later = later_run()
-    assert later.expected_start_time > due[0].expected_start_time
-    as_run(monkeypatch, later)
-    after = later_run()
-    assert after is None or after.expected_start_time > later.expected_start_time
+    client.set_flow_run_state(due[2].id, Completed(), force=True)
+    assert later_run().id == due[1].id
+    client.set_flow_run_state(due[1].id, Running(), force=True)
+    tomorrow = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=1)
+    span = {"start_time": tomorrow.isoformat(), "max_runs": 1, "min_runs": 1}
+    client.request("POST", f"/deployments/{due[0].deployment_id}/schedule", json=span)
+    assert later_run() is None
 
 
-def test_a_run_that_was_started_by_hand_is_not_left_to_others(
+def test_a_run_that_was_started_by_hand_neither_leaves_its_work_nor_takes_others(
     due: list[FlowRun], monkeypatch: pytest.MonkeyPatch, client: SyncPrefectClient
 ) -> None:
     by_hand = client.create_flow_run_from_deployment(due[0].deployment_id)
     as_run(monkeypatch, by_hand)
     assert later_run() is None
-
-
-def test_runs_that_ended_do_nobodys_work(
-    due: list[FlowRun], monkeypatch: pytest.MonkeyPatch, client: SyncPrefectClient
-) -> None:
-    as_run(monkeypatch, due[0])
-    while later := later_run():
-        client.set_flow_run_state(later.id, Completed(), force=True)
+    as_run(monkeypatch, due[-1])
     assert later_run() is None
 
 
-def test_outside_a_deployment_nothing_is_left_to_others() -> None:
+@flow(name="test-turns")
+def by_command() -> Any:
+    return later_run()
+
+
+def test_a_flow_that_was_started_by_a_command_leaves_nothing_to_others() -> None:
+    assert by_command() is None
+
+
+def test_outside_a_flow_nothing_is_left_to_others() -> None:
     assert later_run() is None

@@ -1,6 +1,7 @@
 """The watch: a snapshot is announced once, when it is whole."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -145,7 +146,7 @@ def test_the_watch_goes_on_after_a_problem_and_tells_of_it_once(
         if len(looks) == 8:
             raise EnoughError
 
-    monkeypatch.setattr(module.time, "sleep", next_look)
+    monkeypatch.setattr(module, "time", SimpleNamespace(sleep=next_look))
     with pytest.raises(EnoughError):
         module.watch([str(path), "sample"], 7.0)
     assert looks == [7.0] * 8

@@ -103,3 +103,17 @@ def may_pass(error: BaseException | None) -> bool:
             return True
         error = error.__cause__
     return False
+
+
+def error_kind(error: BaseException) -> type[TokenmillError]:
+    """What to raise of a source that cannot be read: whether another try may help."""
+    return UnreachableError if may_pass(error) else SourceError
+
+
+def reading_error(error: BaseException, uri: str, damage: str) -> TokenmillError:
+    """What to raise of a file that cannot be read: it is away, there is none, or what `damage` says."""
+    if may_pass(error):
+        return UnreachableError(f"cannot reach {uri}: {(error.__cause__ or error)!r}")
+    if isinstance(error, FileNotFoundError):
+        return SourceError(f"there is no file {uri}")
+    return SourceError(damage)

@@ -14,11 +14,11 @@ import fsspec
 from fsspec.core import url_to_fs
 from fsspec.utils import glob_translate
 
-from pipeline_config.errors import SettingsError, SourceError
+from pipeline_config.errors import SettingsError, SourceError, error_kind
 from pipeline_config.settings import DUMP, Settings, Source
 from tasks.lineage import RunRecord, all_runs, corpus_version
 from tasks.markup import escaped, table
-from tasks.sources import error_kind, join_uri
+from tasks.sources import join_uri
 
 MOST_NAME_CHARACTERS = 64
 

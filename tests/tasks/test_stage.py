@@ -29,6 +29,7 @@ from pipeline_config.errors import (
     UnreachableError,
 )
 from pipeline_config.settings import Execution
+from tasks.mirror import Mirror
 from tasks.stage import Stage, StageResult, StageRunner, Work, check_books, library_versions, sum_shards
 from tasks.store import Store, digest_of
 
@@ -350,6 +351,58 @@ def test_what_is_computed_again_and_fails_leaves_the_output_as_it_was(
         in_flow(lambda: again(store, from_stage="packing").run(FRESH, Writer(kept=1), Choice()))
     assert store.find(output.stage, output.key) == output
     assert [path.name for path in store.path(output).parent.iterdir()] == [output.key]
+
+
+def machine(tmp_path: Path, name: str, **execution: Any) -> StageRunner:
+    """A machine that shares its store with others."""
+    store = Store(tmp_path / name / "store", Mirror(f"file://{tmp_path}/mirror"))
+    return StageRunner(store, Execution(**execution))
+
+
+def test_what_one_machine_computed_no_other_one_computes(tmp_path: Path) -> None:
+    here, there, writer = machine(tmp_path, "here"), machine(tmp_path, "there"), Writer()
+    first = in_flow(lambda: here.run(STAGE, writer, Choice(), label="a"))
+    second = in_flow(lambda: there.run(STAGE, writer, Choice(), label="b"))
+    assert (writer.built, first.cached, second.cached) == (1, False, True)
+    assert (second.output.key, second.output.digest) == (first.output.key, first.output.digest)
+    assert second.computing_seconds == first.computing_seconds
+    assert (there.store.path(second.output) / FILE).read_text() == "text"
+
+
+def test_an_output_from_before_there_was_a_mirror_is_shared(tmp_path: Path) -> None:
+    here, writer = machine(tmp_path, "here"), Writer()
+    alone = StageRunner(Store(here.store.root), Execution())
+    in_flow(lambda: alone.run(STAGE, writer, Choice()))
+    in_flow(lambda: here.run(STAGE, writer, Choice()))
+    in_flow(lambda: machine(tmp_path, "there").run(STAGE, writer, Choice()))
+    assert writer.built == 1
+
+
+def test_an_output_that_a_machine_computes_again_is_compared_with_the_shared_one(tmp_path: Path) -> None:
+    here, there = machine(tmp_path, "here"), machine(tmp_path, "there", from_stage="packing")
+    in_flow(lambda: here.run(FRESH, Writer(), Choice()))
+    writer = Writer(kept=1, removed={"short": 2})
+    with pytest.raises(StageError, match=r"computed again, differs .* in report\.json"):
+        in_flow(lambda: there.run(FRESH, writer, Choice()))
+    assert writer.built == 1
+    assert there.store.find(FRESH.name, here.store.folders()[0].name) is not None
+
+
+@pytest.mark.usefixtures("_no_waiting")
+def test_an_object_store_that_is_away_for_a_while_costs_no_second_computation(tmp_path: Path) -> None:
+    here, writer, refused = machine(tmp_path, "here"), Writer(), []
+    publish = here.store.mirror.publish
+
+    def away(*output: Any) -> None:
+        if len(refused) < 2:
+            refused.append(output)
+            raise UnreachableError("the object store is away")
+        publish(*output)
+
+    here.store.mirror.publish = away
+    result = in_flow(lambda: here.run(STAGE, writer, Choice()))
+    assert (writer.built, len(refused), result.cached) == (1, 2, False)
+    assert here.store.mirror.holds(STAGE.name, result.output.key)
 
 
 def test_the_rules_of_a_stage_are_those_of_the_settings(store: Store) -> None:

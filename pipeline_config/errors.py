@@ -76,17 +76,21 @@ class ServiceError(TokenmillError):
 MAY_PASS = (ConnectionError, TimeoutError)
 MAY_PASS_BY_ERRNO = {errno.EBUSY, errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EHOSTUNREACH}
 MAY_PASS_BY_NAME = {
-    # aiohttp, botocore and fsspec: this module imports none of them
+    # aiohttp, botocore, fsspec, httpx and requests: this module imports none of them
     "ClientConnectionError",
     "ClientPayloadError",
     "ConnectTimeoutError",
     "ConnectionClosedError",
+    "ConnectionError",
     "EndpointConnectionError",
     "FSTimeoutError",
     "HTTPClientError",
     "IncompleteRead",
     "ReadTimeoutError",
     "ResponseStreamingError",
+    "Timeout",
+    "TransportError",
+    "gaierror",
 }
 MAY_PASS_BY_STATUS = {408, 429, 500, 502, 503, 504}
 
@@ -104,3 +108,17 @@ def may_pass(error: BaseException | None) -> bool:
             return True
         error = error.__cause__
     return False
+
+
+def error_kind(error: BaseException) -> type[TokenmillError]:
+    """What to raise of a source that cannot be read: whether another try may help."""
+    return UnreachableError if may_pass(error) else SourceError
+
+
+def reading_error(error: BaseException, uri: str, damage: str) -> TokenmillError:
+    """What to raise of a file that cannot be read: it is away, there is none, or what `damage` says."""
+    if may_pass(error):
+        return UnreachableError(f"cannot reach {uri}: {(error.__cause__ or error)!r}")
+    if isinstance(error, FileNotFoundError):
+        return SourceError(f"there is no file {uri}")
+    return SourceError(damage)

@@ -15,7 +15,7 @@ from pipeline_config.errors import LimitError
 
 POLL_SECONDS, MEMORY_SECONDS = 0.05, 2.0
 OUTPUT_TAIL_CHARACTERS = 12_000
-LINES_PER_SECOND, LINE_CHARACTERS, CHUNK_BYTES = 20, 1000, 1 << 16
+LINES_PER_SECOND, LINE_CHARACTERS, CHUNK_BYTES, LONGEST_LINE_BYTES = 20, 1000, 1 << 16, 1 << 20
 GIGABYTE = 1e9
 
 
@@ -119,6 +119,8 @@ class _Lines:
         while chunk := os.pread(self.file, CHUNK_BYTES, self.position):
             self.position += len(chunk)
             *lines, self.rest = (self.rest + chunk).replace(b"\r", b"\n").split(b"\n")
+            if len(self.rest) > LONGEST_LINE_BYTES:
+                lines, self.rest = [*lines, self.rest], b""
             for line in lines:
                 self._pass(line)
             if not all_of_it:
@@ -130,8 +132,8 @@ class _Lines:
 
     def _pass(self, line: bytes) -> None:
         text = line.decode("utf-8", "replace").rstrip()
-        level = self.rules.level_of(text)
-        if not text or not level:
+        level = self.rules.level_of(text) if text else 0
+        if not level:
             return
         now = time.monotonic()
         self.allowance = min(LINES_PER_SECOND, self.allowance + LINES_PER_SECOND * (now - self.last))

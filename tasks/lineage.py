@@ -111,7 +111,9 @@ def all_runs() -> list[RunRecord]:
         runs_folder().mkdir(parents=True, exist_ok=True)
         known = {path.name: path.stat().st_size for path in runs_folder().glob("*.json")}
         for name, data in mirror.read_records(known):
-            write_bytes(runs_folder() / name, data)
+            path = runs_folder() / name
+            if not path.is_file() or _read(path).status == "running":  # else what is here is the last word
+                write_bytes(path, data)
     return [_read(path) for path in sorted(runs_folder().glob("*.json"))]
 
 

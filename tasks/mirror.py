@@ -11,17 +11,20 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from fsspec.core import url_to_fs
+from fsspec.implementations.local import LocalFileSystem
 
 from pipeline_config.errors import StoreError, UnreachableError, may_pass
 
 MANIFEST = "manifest.json"
-BYTES_AT_ONCE = 1 << 22
+NAME = re.compile(r"[a-z0-9_]+")  # of stages and keys: others are not ours, such as `..`
 
 
 class Mirror:
@@ -43,7 +46,7 @@ class Mirror:
         names += sorted(path.name for path in folder.glob("_*.json"))
         with self._errors():
             for name in [*names, MANIFEST]:
-                self._fs.put_file(str(folder / name), self._place("store", stage, key, name))
+                self._put(folder / name, self._place("store", stage, key, name))
 
     def fetch(self, stage: str, key: str, folder: Path) -> bool:
         """Copies an output into a folder, which appears when it is whole; whether there was one.
@@ -51,25 +54,27 @@ class Mirror:
         Raises:
             StoreError: a file is not what its manifest says.
         """
-        draft = folder.with_name(f".{key}.{os.getpid()}.fetching")
-        with self._errors():
-            try:
-                manifest = json.loads(self._fs.cat_file(self._place("store", stage, key, MANIFEST)))
-            except FileNotFoundError:
-                return False
-            shutil.rmtree(draft, ignore_errors=True)
-            for file in manifest["files"]:
-                self._fetch_file(stage, key, file, draft)
-            for place in self._fs.glob(self._place("store", stage, key, "_*.json")):
-                self._fs.get_file(place, str(draft / place.rpartition("/")[2]))
-            self._fs.get_file(self._place("store", stage, key, MANIFEST), str(draft / MANIFEST))
+        draft = folder.with_name(f".{key}.{uuid4().hex}.fetching")
         try:
-            draft.rename(folder)
-        except OSError:
-            shutil.rmtree(draft, ignore_errors=True)  # another process fetched it meanwhile
-            if not folder.exists():
-                raise
-        return True
+            with self._errors():
+                try:
+                    manifest = self._fs.cat_file(self._place("store", stage, key, MANIFEST))
+                except FileNotFoundError:
+                    return False
+                draft.mkdir(parents=True)
+                for file in json.loads(manifest)["files"]:
+                    self._fetch_file(stage, key, file, draft)
+                for place in self._fs.glob(self._place("store", stage, key, "_*.json")):
+                    self._fs.get_file(place, str(draft / place.rpartition("/")[2]))
+                (draft / MANIFEST).write_bytes(manifest)
+            try:
+                draft.rename(folder)
+            except OSError:
+                if not folder.exists():
+                    raise
+            return True  # perhaps another process fetched it meanwhile
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
 
     def _fetch_file(self, stage: str, key: str, file: dict[str, Any], draft: Path) -> None:
         place, target = self._place("store", stage, key, file["path"]), draft / file["path"]
@@ -80,7 +85,6 @@ class Mirror:
         with target.open("rb") as opened:
             digest = hashlib.file_digest(opened, "sha256").hexdigest()
         if digest != file["sha256"]:
-            shutil.rmtree(draft, ignore_errors=True)
             raise StoreError(
                 f"{self.url}/store/{stage}/{key}/{file['path']} is damaged: its SHA-256 is {digest}, and "
                 f"{file['sha256']} in the manifest. Remove that folder there, and run again"
@@ -90,12 +94,13 @@ class Mirror:
         """(stage, key) of all outputs."""
         with self._errors():
             found = self._fs.glob(self._place("store", stage, "*", MANIFEST))
-        return sorted(tuple(place.split("/")[-3:-1]) for place in found)
+        pairs = (place.split("/")[-3:-1] for place in found)
+        return sorted((name, key) for name, key in pairs if NAME.fullmatch(name) and NAME.fullmatch(key))
 
     def write_record(self, path: Path) -> None:
         """Copies the record of a run."""
         with self._errors():
-            self._fs.put_file(str(path), self._place("runs", path.name))
+            self._put(path, self._place("runs", path.name))
 
     def read_records(self, known: dict[str, int]) -> Iterator[tuple[str, bytes]]:
         """(name, content) of the records of runs that are not known in this size."""
@@ -112,7 +117,7 @@ class Mirror:
     def write_sidecar(self, stage: str, key: str, path: Path) -> None:
         """Copies a file that says something about an output and is no part of it."""
         with self._errors():
-            self._fs.put_file(str(path), self._place("store", stage, key, path.name))
+            self._put(path, self._place("store", stage, key, path.name))
 
     def read_sidecar(self, stage: str, key: str, name: str) -> bytes | None:
         """Such a file's content, if it is there."""
@@ -121,6 +126,15 @@ class Mirror:
                 return self._fs.cat_file(self._place("store", stage, key, name))
             except FileNotFoundError:
                 return None
+
+    def _put(self, path: Path, place: str) -> None:
+        """Copies a file, which appears when it is whole: object stores do that, in folders a rename does."""
+        if not isinstance(self._fs, LocalFileSystem):
+            self._fs.put_file(str(path), place)
+            return
+        draft = f"{place}.{uuid4().hex}.part"
+        self._fs.put_file(str(path), draft)
+        os.replace(draft, place)
 
     def _place(self, *parts: str) -> str:
         return "/".join([self._root, *parts])
@@ -136,7 +150,7 @@ class Mirror:
     def _resolved(self) -> tuple[Any, str]:
         if self._found is None:
             fs, path = url_to_fs(self.url, use_listings_cache=False)
-            if "file" in (fs.protocol if isinstance(fs.protocol, tuple) else (fs.protocol,)):
+            if isinstance(fs, LocalFileSystem):
                 fs.auto_mkdir = True
             self._found = fs, path.rstrip("/")
         return self._found
@@ -149,8 +163,9 @@ class Mirror:
         except StoreError:
             raise
         except Exception as error:
+            said = f"{type(error).__name__}: {error}"
             if may_pass(error):
-                raise UnreachableError(f"object store {self.url} does not answer: {error!r}") from error
+                raise UnreachableError(f"object store {self.url} does not answer: {said}") from error
             raise StoreError(
-                f"object store {self.url} refuses: {error!r}. Check TOKENMILL_STORE and the credentials"
+                f"object store {self.url} refuses: {said}. Check TOKENMILL_STORE and the credentials"
             ) from error

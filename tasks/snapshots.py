@@ -12,12 +12,13 @@ from typing import Any
 
 import fsspec
 from fsspec.core import url_to_fs
+from fsspec.utils import glob_translate
 
-from pipeline_config.errors import SettingsError, SourceError
+from pipeline_config.errors import SettingsError, SourceError, error_kind
 from pipeline_config.settings import DUMP, Settings, Source
-from tasks.lineage import all_runs, corpus_version
+from tasks.lineage import RunRecord, all_runs, corpus_version
 from tasks.markup import escaped, table
-from tasks.sources import error_kind, join_uri
+from tasks.sources import join_uri
 
 MOST_NAME_CHARACTERS = 64
 
@@ -54,11 +55,21 @@ def new_snapshots(settings: Settings) -> News:
             "are, and a pattern of names as its dump"
         )
     expanded = with_snapshots(settings)
-    runs = [run for run in all_runs() if run.name == settings.name and run.status == "finished"]
-    last = next((run for run in reversed(runs) if run.last("document_split")), None)
-    known = {source["name"] for source in last.settings["sources"]} if last else set()
+    last = last_corpus(settings.name)
+    known = known_sources(last)
     names = [source.name for source in expanded.sources if source.name not in known]
     return News(expanded, names, last.id if last else "")
+
+
+def last_corpus(name: str) -> RunRecord | None:
+    """The last run of a name that finished and made a corpus."""
+    runs = [run for run in all_runs() if run.name == name and run.status == "finished"]
+    return next((run for run in reversed(runs) if run.last("document_split")), None)
+
+
+def known_sources(run: RunRecord | None) -> set[str]:
+    """Names of the sources that a run had."""
+    return {source["name"] for source in run.settings["sources"]} if run else set()
 
 
 def with_snapshots(settings: Settings) -> Settings:
@@ -87,19 +98,20 @@ def snapshots_of(source: Source) -> list[Source]:
     """
     if not is_pattern(source):
         return [source]
-    names = [name for name in snapshot_names(source) if name >= source.since]
-    if not names:
+    found = found_snapshots(source)
+    if not found:
         raise SourceError(
             f"source {source.name}: no snapshot fits dump={source.dump!r}"
             f"{f' from {source.since}' if source.since else ''} in {source.snapshots or source.base}"
         )
-    return [_snapshot(source, name) for name in names]
+    return found
 
 
-def snapshot_names(source: Source) -> list[str]:
-    """Names of the snapshots that there are, sorted."""
+def found_snapshots(source: Source) -> list[Source]:
+    """A source for each snapshot that there is now, oldest first; perhaps none."""
     names = _listed_names(source) if source.snapshots else _found_names(source)
-    return sorted({name for name in names if fnmatch.fnmatchcase(name, source.dump)})
+    fitting = {name for name in names if fnmatch.fnmatchcase(name, source.dump) and name >= source.since}
+    return [_snapshot(source, name) for name in sorted(fitting)]
 
 
 def _snapshot(source: Source, name: str) -> Source:
@@ -139,11 +151,11 @@ def _found_names(source: Source) -> list[str]:
     pattern = next(uri for uri in source.uris if DUMP in uri)
     where = join_uri(source.base, pattern)
     fs, path = url_to_fs(where.replace(DUMP, source.dump))
-    name_at = re.escape(url_to_fs(where.replace(DUMP, "\0"))[1]).replace("\0", "(?P<dump>[^/]+)", 1)
-    name_at = name_at.replace("\0", "(?P=dump)").replace(r"\*\*", ".*").replace(r"\*", "[^/]*")
+    name_at = glob_translate(url_to_fs(where.replace(DUMP, "\0"))[1])
+    name_at = name_at.replace("\0", "(?P<dump>[^/]+)", 1).replace("\0", "(?P=dump)")
     try:
         found = fs.glob(path)
     except Exception as error:
         raise error_kind(error)(f"source {source.name}: cannot list {where}: {error!r}") from None
-    matches = (re.fullmatch(name_at.replace(r"\?", "[^/]"), name) for name in found)
+    matches = (re.match(name_at, name) for name in found)
     return [match["dump"] for match in matches if match]

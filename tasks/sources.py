@@ -9,7 +9,7 @@ from typing import Any
 import fsspec
 from fsspec.core import url_to_fs
 
-from pipeline_config.errors import SourceError, TokenmillError, UnreachableError, may_pass
+from pipeline_config.errors import SourceError, error_kind
 from pipeline_config.settings import Source
 from tasks.steps.takedown import TakedownList, parse_takedown_list
 from tasks.store import Store, digest_of, file_digest, write_json
@@ -54,6 +54,7 @@ def source_files(source: Source, store: Store, fresh: bool = False) -> list[Sour
 
     Raises:
         SourceError: a file or folder is missing, empty or unreadable, or a pattern matches nothing.
+        UnreachableError: the storage does not answer.
     """
     paths = list(dict.fromkeys(path for uri in source.uris for path in _expand(source, uri)))
     if source.max_warcs:
@@ -71,6 +72,7 @@ def takedown_lists(source: Source) -> list[TakedownList]:
 
     Raises:
         SourceError: a list cannot be read.
+        UnreachableError: its storage does not answer.
         SettingsError: a list is not of the form that it must have.
     """
     return [read_takedown_list(uri) for uri in source.takedown]
@@ -110,7 +112,10 @@ def _expand(source: Source, uri: str) -> Iterator[str]:
     if not any(character in uri for character in wildcards):
         yield uri
         return
-    found = sorted(fs.glob(path))
+    try:
+        found = sorted(fs.glob(path))
+    except Exception as error:
+        raise error_kind(error)(f"source {source.name}: cannot list {where}: {error!r}") from None
     if not found:
         raise SourceError(f"source {source.name}: no file matches {where}. Check sources.*.base and .uris")
     root = url_to_fs(source.base)[1].rstrip("/") + "/" if source.base else ""
@@ -137,11 +142,6 @@ def join_uri(base: str, path: str) -> str:
     return f"{base.rstrip('/')}/{path}"
 
 
-def error_kind(error: Exception) -> type[TokenmillError]:
-    """What to raise of a source that cannot be read: whether another try may help."""
-    return UnreachableError if may_pass(error) else SourceError
-
-
 def _identity(source: Source, uri: str, digests: "_Digests") -> str:
     fs, path = url_to_fs(uri)
     try:
@@ -150,7 +150,7 @@ def _identity(source: Source, uri: str, digests: "_Digests") -> str:
         # fsspec says this of a server that does not answer, too
         if error.__cause__ is None or getattr(error.__cause__, "status", None) == HTTP_NOT_FOUND:
             raise SourceError(f"source {source.name}: there is no file {uri}") from None
-        raise UnreachableError(f"source {source.name}: cannot reach {uri}: {error.__cause__!r}") from None
+        raise error_kind(error)(f"source {source.name}: cannot reach {uri}: {error.__cause__!r}") from None
     except Exception as error:
         raise error_kind(error)(f"source {source.name}: cannot reach {uri}: {error!r}") from None
     if info.get("type") == "directory":

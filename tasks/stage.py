@@ -29,7 +29,6 @@ from pipeline_config.errors import (
     LedgerError,
     LimitError,
     StageError,
-    UnreachableError,
     may_pass,
 )
 from pipeline_config.settings import STAGES, Execution
@@ -332,10 +331,10 @@ class StageRunner:
         try:
             report = build(work)
             check_books(report, f"stage {stage.title} {label}".strip(), self.execution.max_failed_share)
-        except (UnreachableError, LimitError, EngineError):
-            raise  # what was finished is of use to the next attempt
-        except Exception:
-            self.store.discard_draft(stage.name, key)  # a failed stage leaves nothing behind
+        except Exception as error:
+            kept = isinstance(error, (LimitError, EngineError)) or may_pass(error)
+            if not kept:  # else the next attempt goes on from it
+                self.store.discard_draft(stage.name, key)  # a failed stage leaves nothing behind
             raise
         finally:
             progress.finish()

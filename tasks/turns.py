@@ -18,6 +18,7 @@ from prefect.client.schemas.filters import (
 )
 from prefect.client.schemas.objects import StateType
 from prefect.concurrency.sync import concurrency
+from prefect.exceptions import ObjectAlreadyExists
 from prefect.runtime import flow_run
 
 from tasks.store import Store
@@ -28,7 +29,7 @@ LEASE_SECONDS = 60.0  # a process that dies gives its turn back after that
 @contextlib.contextmanager
 def turn(name: str) -> Iterator[None]:
     """Waits until nobody else has this turn, on whatever machine. Prefect's page of limits shows it."""
-    with get_client(sync_client=True) as client:
+    with get_client(sync_client=True) as client, contextlib.suppress(ObjectAlreadyExists):  # made meanwhile
         client.upsert_global_concurrency_limit_by_name(name, 1)
     with concurrency(name, lease_duration=LEASE_SECONDS, raise_on_lease_renewal_failure=False):
         yield
@@ -61,11 +62,11 @@ def later_run() -> Any | None:
 
     After the server was away several are due at once; the last one does the work of all.
     """
-    if not flow_run.deployment_id or not flow_run.id:
+    if not flow_run.id:
         return None
     with get_client(sync_client=True) as client:
         this = client.read_flow_run(UUID(str(flow_run.id)))
-        if not this.auto_scheduled or this.expected_start_time is None:
+        if not this.deployment_id or not this.auto_scheduled or this.expected_start_time is None:
             return None
         due = client.read_flow_runs(
             flow_run_filter=FlowRunFilter(

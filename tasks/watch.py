@@ -10,8 +10,7 @@ from prefect.logging import get_logger
 from pipeline_config.presets import load_settings
 from pipeline_config.settings import Settings, Source
 from tasks.events import announce_snapshot
-from tasks.lineage import all_runs
-from tasks.snapshots import is_pattern, snapshots_of
+from tasks.snapshots import found_snapshots, is_pattern, known_sources, last_corpus
 from tasks.sources import join_uri
 
 Listing = list[tuple[str, Any]]
@@ -41,39 +40,41 @@ class Watcher:
 
     def __init__(self, settings: Settings):
         self.settings = settings
-        self.known: set[str] | None = _computed(settings.name)
+        last = last_corpus(settings.name)
+        self.known: set[str] | None = known_sources(last) if last else None
         self.seen: dict[str, Listing] = {}
         self.problem = ""
 
     def look(self) -> list[str]:
         """Announces the snapshots that are new and did not change since the last look; returns them."""
+        patterns = filter(is_pattern, self.settings.sources)
+        found = [(source, snapshot) for source in patterns for snapshot in found_snapshots(source)]
         if self.known is None:
-            self.known = {one.name for source in self.settings.sources for one in snapshots_of(source)}
+            self.known = {snapshot.name for _, snapshot in found}
         announced = []
-        for source in filter(is_pattern, self.settings.sources):
-            for snapshot in snapshots_of(source):
-                if snapshot.name in self.known:
-                    continue
-                listing = files_of(snapshot)
-                if self.seen.get(snapshot.name) == listing:
-                    self.known.add(snapshot.name)
-                    announce_snapshot(self.settings.name, source.name, snapshot.dump)
-                    announced.append(snapshot.dump)
-                self.seen[snapshot.name] = listing
+        for source, snapshot in found:
+            if snapshot.name in self.known:
+                continue
+            listing = files_of(snapshot)
+            if listing and self.seen.get(snapshot.name) == listing:
+                self.known.add(snapshot.name)
+                announce_snapshot(self.settings.name, source.name, snapshot.dump)
+                announced.append(snapshot.dump)
+            self.seen[snapshot.name] = listing
         return announced
 
 
 def files_of(source: Source) -> Listing:
-    """Path and size of all files that a source's `uris` name."""
+    """Path and size of all files that a source's `uris` name; nothing as long as one of them names none."""
     found: Listing = []
     for uri in source.uris:
         fs, path = url_to_fs(join_uri(source.base, uri))
-        paths = fs.glob(path) if any(character in uri for character in "*?[") else [path]
-        found += [(name, fs.info(name).get("size")) for name in sorted(paths)]
+        try:
+            paths = fs.glob(path) if any(character in uri for character in "*?[") else [path]
+            files = [(name, fs.info(name).get("size")) for name in sorted(paths)]
+        except FileNotFoundError:
+            return []
+        if not files:
+            return []
+        found += files
     return found
-
-
-def _computed(name: str) -> set[str] | None:
-    """Snapshots in the last finished run of a name, if there is one: nobody needs to be told of these."""
-    runs = [run for run in all_runs() if run.name == name and run.status == "finished"]
-    return {source["name"] for source in runs[-1].settings["sources"]} if runs else None

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from datatrove.data import Document
 
-from pipeline_config.errors import SourceError
+from pipeline_config.errors import SourceError, error_kind, reading_error
 from pipeline_config.settings import FieldMapping, Source
 from tasks.steps.shards import FATE, Fate, ReadShard, failed, removed
 
@@ -27,6 +27,7 @@ def read_jsonl(uri: str) -> Iterator[Record]:
 
     Raises:
         SourceError: the file is missing, empty, cut off or not compressed as its name says.
+        UnreachableError: the storage does not answer.
     """
     compression = COMPRESSIONS.get(Path(uri).suffix)
     number = 0
@@ -39,10 +40,9 @@ def read_jsonl(uri: str) -> Iterator[Record]:
             for number, line in enumerate(lines, 1):
                 if line.strip():
                     yield _parse(line, number)
-    except FileNotFoundError:
-        raise SourceError(f"there is no file {uri}") from None
     except Exception as error:
-        raise SourceError(f"{uri} cannot be read after line {number}: {error!r}") from None
+        damage = f"{uri} cannot be read after line {number}: {error!r}"
+        raise reading_error(error, uri, damage) from None
     if not number:
         raise SourceError(f"{uri} is empty")
 
@@ -52,15 +52,14 @@ def read_parquet(uri: str) -> Iterator[Record]:
 
     Raises:
         SourceError: the file is missing or not a Parquet file.
+        UnreachableError: the storage does not answer.
     """
     try:
         with fsspec.open(uri, "rb") as file, pq.ParquetFile(file) as table:
             for group in range(table.num_row_groups):
                 yield from table.read_row_group(group).to_pylist()
-    except FileNotFoundError:
-        raise SourceError(f"there is no file {uri}") from None
     except Exception as error:
-        raise SourceError(f"{uri} cannot be read as Parquet: {error!r}") from None
+        raise reading_error(error, uri, f"{uri} cannot be read as Parquet: {error!r}") from None
 
 
 def read_dataset(source: Source, rank: int, shards: int) -> Iterator[Record]:
@@ -68,6 +67,7 @@ def read_dataset(source: Source, rank: int, shards: int) -> Iterator[Record]:
 
     Raises:
         SourceError: the dataset, its configuration, split or revision cannot be had.
+        UnreachableError: the storage does not answer.
     """
     is_folder = Path(source.dataset).is_dir()
     try:
@@ -82,7 +82,7 @@ def read_dataset(source: Source, rank: int, shards: int) -> Iterator[Record]:
             if number % shards == rank:
                 yield record
     except Exception as error:
-        raise SourceError(
+        raise error_kind(error)(
             f"dataset {source.dataset} (revision {source.revision}, split {source.dataset_split}) "
             f"cannot be read: {error!r}"
         ) from None

@@ -11,7 +11,7 @@ from datatrove.pipeline.filters import URLFilter
 from fastwarc.warc import ArchiveIterator, WarcRecordType
 from tldextract import TLDExtract
 
-from pipeline_config.errors import SourceError
+from pipeline_config.errors import SourceError, may_pass, reading_error
 from pipeline_config.settings import UrlFiltering
 from tasks.steps.shards import DecidingStep, Fate, ReadShard, removed
 
@@ -25,6 +25,7 @@ def read_pointers(uri: str) -> Iterator[dict[str, Any]]:
 
     Raises:
         SourceError: the file is missing, not a WARC, damaged, cut off, or without document records.
+        UnreachableError: the storage does not answer.
     """
     found, pending, records = 0, None, 0
     try:
@@ -41,12 +42,11 @@ def read_pointers(uri: str) -> Iterator[dict[str, Any]]:
             if pending:
                 yield pending | {"warc_length": end - pending["warc_offset"]}
                 found += 1
-    except FileNotFoundError:
-        raise SourceError(f"there is no file {uri}") from None
-    except OSError as error:
-        if error.errno is not None:
-            raise
-        raise SourceError(_not_a_warc(uri, records, error)) from None
+    except Exception as error:
+        not_a_warc = isinstance(error, OSError) and error.errno is None
+        if not_a_warc or isinstance(error, FileNotFoundError) or may_pass(error):
+            raise reading_error(error, uri, _not_a_warc(uri, records, error)) from None
+        raise
     if not records:
         raise SourceError(f"{uri} is not a WARC file: it holds no record")
     if not found:
@@ -66,7 +66,7 @@ def _pointer(record: Any) -> dict[str, Any]:
     }
 
 
-def _not_a_warc(uri: str, records: int, error: OSError) -> str:
+def _not_a_warc(uri: str, records: int, error: Exception) -> str:
     if records:
         return f"{uri} is damaged after record {records}: {error}. Fetch it again"
     return f"{uri} is not a WARC file: {error}"

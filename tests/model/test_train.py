@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -150,6 +151,114 @@ def test_a_killed_run_goes_on_to_the_same_bytes(undisturbed: Path, tmp_path: Pat
     assert [point["step"] for point in lines(tmp_path / "scratch" / "metrics.jsonl")] == list(range(12))
     for name in ("losses.jsonl", "checkpoint/config.json"):
         assert (tmp_path / "output" / name).read_bytes() == (undisturbed / "output" / name).read_bytes()
+
+
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+
+
+@pytest.fixture(scope="module")
+def undisturbed_pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run of two processes that nothing happened to."""
+    folder = tmp_path_factory.mktemp("pair")
+    start_and_wait(TORCHRUN, prepare(folder, **LONG, processes=2))
+    return folder
+
+
+LONG = {"steps": 300, "validation_every_steps": 1000, "checkpoint_every_steps": 1000}
+
+
+def start(launcher: tuple[str, ...], config: Path) -> subprocess.Popen[str]:
+    """Starts the trainer as `tasks.training` does."""
+    return subprocess.Popen(
+        [sys.executable, *launcher, "-m", "model.train", str(config)],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def start_and_wait(launcher: tuple[str, ...], config: Path) -> None:
+    trainer = start(launcher, config)
+    printed = trainer.communicate(timeout=120)[0]
+    assert trainer.returncode == 0, printed
+
+
+def stop_after_step(trainer: subprocess.Popen[str], metrics: Path, step: int) -> str:
+    """Sends SIGTERM once a step is reported; returns what was printed."""
+    deadline = time.monotonic() + 120
+    while not metrics.is_file() or metrics.read_text().count("\n") <= step:
+        assert trainer.poll() is None, trainer.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.killpg(trainer.pid, signal.SIGTERM)
+    return trainer.communicate(timeout=60)[0]
+
+
+def saved_steps(folder: Path) -> int:
+    """How many steps a run has behind it that was stopped."""
+    state = torch.load(folder / "scratch" / "progress.pt", weights_only=True)
+    assert [point["step"] for point in state["losses"]] == list(range(len(state["losses"])))
+    return len(state["losses"])
+
+
+@pytest.mark.parametrize(
+    ("launcher", "processes"),
+    [pytest.param((), 1, id="alone"), pytest.param(TORCHRUN, 2, id="two processes")],
+)
+def test_sigterm_saves_after_the_current_step_and_a_rerun_ends_with_the_same_bytes(
+    tmp_path: Path, request: pytest.FixtureRequest, launcher: tuple[str, ...], processes: int
+) -> None:
+    whole = request.getfixturevalue("undisturbed_pair" if processes == 2 else "undisturbed_long")
+    config, metrics = prepare(tmp_path, **LONG, processes=processes), tmp_path / "scratch" / "metrics.jsonl"
+    trainer = start(launcher, config)
+    said = stop_after_step(trainer, metrics, step=9)
+    steps = saved_steps(tmp_path)
+    assert trainer.returncode != 0
+    assert f"stopped after step {steps} of 300; it is saved" in said
+    assert 10 <= steps == len(lines(metrics)) < 300
+    assert not (tmp_path / "output").exists()
+    metrics.unlink()
+    start_and_wait(launcher, config)
+    assert weights(tmp_path) == weights(whole)
+    losses = [(folder / "output" / "losses.jsonl").read_bytes() for folder in (tmp_path, whole)]
+    assert losses[0] == losses[1]
+
+
+@pytest.fixture(scope="module")
+def undisturbed_long(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a longer run that nothing happened to."""
+    folder = tmp_path_factory.mktemp("long")
+    assert main(str(prepare(folder, **LONG))) == 0
+    return folder
+
+
+def test_a_run_that_was_stopped_after_its_last_step_only_exports(tmp_path: Path) -> None:
+    config = prepare(tmp_path)
+    code = STOPPED_AT_THE_END.replace("STEP", str(TRAINING["steps"] - 1))
+    assert subprocess.run([sys.executable, "-c", code, str(config)], check=False).returncode == 143
+    assert saved_steps(tmp_path) == TRAINING["steps"]
+    for split in ("train", "validation"):  # another text: a step more would see it
+        np.full(4000, 7, dtype="<u2").tofile(tmp_path / f"{split}.ds")
+    assert main(str(config)) == 0
+    assert len(lines(tmp_path / "output" / "losses.jsonl")) == TRAINING["steps"]
+
+
+STOPPED_AT_THE_END = """
+import os, signal, sys
+from model import train
+
+step_on = train.Trainer._step
+
+def step(self, model, number):
+    if number == STEP:
+        os.kill(os.getpid(), signal.SIGTERM)
+    return step_on(self, model, number)
+
+train.Trainer._step = step
+train.main(sys.argv[1])
+"""
 
 
 def test_a_run_goes_on_from_its_checkpoint_and_not_from_the_start(tmp_path: Path) -> None:

@@ -6,6 +6,14 @@ from pipeline_config.errors import SettingsError
 from pipeline_config.presets import PRESETS, apply_overrides, full_path, load_settings, preset_names
 from pipeline_config.settings import SampleCrawl
 
+PRESET_NAMES = [
+    "common-crawl",
+    "common-crawl-snapshots",
+    "mini-crawl",
+    "mini-mix",
+    "mini-snapshots",
+    "sample",
+]
 GOOD = "sources: [{name: web, kind: warc, uris: [a.warc.gz]}]\n"
 
 
@@ -22,14 +30,7 @@ def preset_file(tmp_path):
 
 
 def test_the_presets_that_ship_are_listed():
-    assert preset_names() == [
-        "common-crawl",
-        "common-crawl-snapshots",
-        "mini-crawl",
-        "mini-mix",
-        "mini-snapshots",
-        "sample",
-    ]
+    assert preset_names() == PRESET_NAMES
 
 
 @pytest.mark.parametrize("name", [path.stem for path in sorted(PRESETS.iterdir())])
@@ -123,7 +124,7 @@ def test_all_problems_are_told_at_once():
 
 @pytest.mark.parametrize("name", ["nothing", "", "sample.json", "no/such.yaml", "sample "])
 def test_an_unknown_preset_is_refused_with_the_known_ones(name):
-    with pytest.raises(SettingsError, match="common-crawl, common-crawl-snapshots, mini-crawl, mini-mix") as caught:
+    with pytest.raises(SettingsError, match=", ".join(PRESET_NAMES)) as caught:
         load_settings(name)
     assert repr(name) in str(caught.value)
 

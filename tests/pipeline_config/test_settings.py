@@ -1,6 +1,8 @@
 """Settings: described, frozen, hashable, strict, and FineWeb's where nothing else is said."""
 
+import importlib
 import inspect
+import re
 from collections.abc import Iterator
 from typing import get_args
 
@@ -13,7 +15,10 @@ from pipeline_config import settings as module
 from pipeline_config.presets import load_settings, preset_names
 from pipeline_config.settings import (
     CLEANING_STAGES,
+    STAGES,
     CleaningStage,
+    Evaluation,
+    Execution,
     FineWebQuality,
     GopherQuality,
     GopherRepetition,
@@ -57,7 +62,7 @@ def test_every_section_and_every_field_is_described(section):
 
 def test_every_section_is_reached_from_the_settings():
     reached = {type(section) for section in sections_of(load_settings("sample"))}
-    assert reached == set(SECTIONS)
+    assert reached == set(SECTIONS) - {Evaluation}  # that is a flow's own parameter
 
 
 @pytest.mark.parametrize("preset", preset_names())
@@ -102,6 +107,9 @@ def test_an_unknown_name_is_refused(section):
         pytest.param({"kind": "pdf"}, "kind", id="unknown_kind"),
         pytest.param({"weight": 0}, "weight", id="no_weight"),
         pytest.param({"stages": ["packing"]}, "stages", id="no_cleaning_stage"),
+        pytest.param({"uris": ["{dump}/a"]}, "pattern of snapshot names as dump", id="pattern_without_dump"),
+        pytest.param({"dump": "D", "since": "C"}, "for sources with {dump} in uris", id="since_of_one_dump"),
+        pytest.param({"snapshots": "list"}, "for sources with {dump} in uris", id="list_of_one_dump"),
     ],
 )
 def test_a_source_that_makes_no_sense_is_refused(change, message):
@@ -119,6 +127,13 @@ def test_a_source_that_makes_no_sense_is_refused(change, message):
             Settings, {"name": "x", "sources": [SOURCE, SOURCE]}, "must differ: web, web", id="names"
         ),
         pytest.param(Settings, {"name": "x", "sources": []}, "sources", id="no_source"),
+        pytest.param(
+            Execution,
+            {"from_stage": "packing", "until": "bpe_training"},
+            "from_stage packing comes after until bpe_training",
+            id="from_after_until",
+        ),
+        pytest.param(Execution, {"until": "evaluation"}, "until", id="until_no_stage"),
         pytest.param(GopherRepetition, {"dup_line_frac": 1.5}, "dup_line_frac", id="share_above_1"),
         pytest.param(GopherRepetition, {"dup_line_frac": float("nan")}, "dup_line_frac", id="share_nan"),
     ],
@@ -149,3 +164,36 @@ def test_defaults_are_those_of_datatroves_filter(section, block):
     parameters = inspect.signature(block).parameters
     theirs = {name: parameters[name].default for name in section.model_fields}
     assert section().model_dump() == theirs
+
+
+def test_a_run_may_begin_and_end_with_the_same_stage():
+    execution = Execution(from_stage="packing", until="packing")
+    assert (execution.from_stage, execution.until) == ("packing", "packing")
+
+
+def test_the_stages_that_can_be_chosen_are_those_of_the_pipeline_in_its_order():
+    modules = [importlib.import_module(f"tasks.{name}") for name in STAGES]
+    assert [found.STAGE.name for found in modules] == list(STAGES)
+    assert [name for name in STAGES if name in CLEANING_STAGES] == list(CLEANING_STAGES)
+
+
+@pytest.mark.parametrize(
+    ("section", "field", "words"),
+    [
+        pytest.param(Execution, "workers", r"Worker processes .* \(at least 1, at most 1,024\)$", id="both"),
+        pytest.param(Execution, "max_stage_seconds", r"no limit\. \(at least 1\)$", id="may_be_empty"),
+        pytest.param(Source, "weight", r" \(above 0\)$", id="exclusive"),
+        pytest.param(GopherRepetition, "dup_line_frac", r" \(at least 0, at most 1\)$", id="share"),
+        pytest.param(Execution, "until", r"^Last stage to run\.$", id="no_number"),
+    ],
+)
+def test_the_form_shows_the_range_of_a_number(section, field, words):
+    assert re.search(words, section.model_json_schema()["properties"][field]["description"])
+
+
+def test_the_form_shows_choices_and_groups_in_the_order_of_the_settings():
+    schema = Settings.model_json_schema()
+    assert list(schema["properties"]) == list(Settings.model_fields)
+    execution = schema["$defs"]["Execution"]["properties"]
+    assert execution["until"]["enum"] == list(STAGES)
+    assert execution["from_stage"]["anyOf"][0]["enum"] == list(STAGES)

@@ -1,24 +1,30 @@
-"""Child processes: what they say when they fail, and that none is left."""
+"""Pipelines in child processes: what they say, what went wrong in them, and that none is left."""
 
-import contextlib
 import json
+import logging
 import os
 import signal
-import sys
-import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from datatrove.data import Document
 from datatrove.pipeline.base import PipelineStep
+from datatrove.utils.logging import logger
 
-from pipeline_config.errors import LedgerError, StageError, StoreError, TokenmillError
-from tasks.executor import ChildFailed, _cause, run_child, run_pipeline
+from pipeline_config.errors import (
+    LedgerError,
+    LimitError,
+    StageError,
+    StoreError,
+    TokenmillError,
+    UnreachableError,
+)
+from tasks.child import ChildFailed, Rules
+from tasks.executor import WorkerLines, _cause, run_pipeline
 from tasks.steps.ranks import CAUSE
 from tasks.steps.shards import join_parent
-
-MARK = "TOKENMILL_TEST_MARK"
 
 
 class Write(PipelineStep):
@@ -47,6 +53,8 @@ def fail(fault: str) -> None:
             raise OSError(28, os.strerror(28))
         case "missing":
             raise FileNotFoundError(2, "No such file or directory", "/nowhere/x.parquet")
+        case "network":
+            raise ConnectionResetError("the peer is gone")
         case "killed":
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -76,6 +84,7 @@ def test_one_worker_runs_the_ranks_that_an_interrupted_attempt_did_not_complete(
     [
         pytest.param("ours", 2, LedgerError, r"\Aone record has no fate\Z", id="ours, two workers"),
         pytest.param("bug", 1, StageError, r"(?s)KeyError.*Traceback.*nobody expected", id="bug"),
+        pytest.param("network", 1, UnreachableError, r"(?s)ConnectionResetError.*peer is gone", id="network"),
         pytest.param("missing", 1, StageError, r"(?s)FileNotFoundError.*Traceback.*/nowhere/x", id="no file"),
         pytest.param("disk", 1, StoreError, "the disk is full: store /", id="full disk"),
         pytest.param("killed", 1, StageError, r"killed by signal 9", id="killed, one worker"),
@@ -116,85 +125,11 @@ def test_the_cause_of_an_earlier_attempt_is_not_told_again(tmp_path: Path) -> No
         run(tmp_path, "killed")
 
 
-def test_a_child_gives_back_what_it_printed() -> None:
-    code = f"import os, sys; print(os.environ['{MARK}']); print('err', file=sys.stderr)"
-    printed = run_child([sys.executable, "-u", "-c", code], environment={MARK: "set"})
-    assert printed.split() == ["set", "err"]
-
-
-def test_a_child_that_fails_leaves_its_exit_code_and_the_end_of_its_output() -> None:
-    code = "print('x' * 10000); print('the end'); raise SystemExit(3)"
-    with pytest.raises(ChildFailed, match="exit code 3") as caught:
-        run_child([sys.executable, "-c", code])
-    assert caught.value.returncode == 3
-    assert caught.value.output.endswith("the end\n")
-    assert len(caught.value.output) == 10_000 + len("\nthe end\n")
-
-
-def test_the_caller_is_asked_while_the_child_runs_and_once_after() -> None:
-    polled: list[float] = []
-    run_child([sys.executable, "-c", "import time; time.sleep(0.5)"], on_poll=lambda: polled.append(0))
-    assert 4 <= len(polled) <= 40
-
-
-def marked(mark: str) -> dict[int, str]:
-    """Command lines of the living processes that started with a mark in their environment."""
-    found = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes():
-                found[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-    return found
-
-
-TREE = """
-import subprocess, sys, time
-subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(300)'])
-open(sys.argv[1], 'w').close()
-time.sleep(300)
-"""
-TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1")
-SLEEPER = "import sys, time\nopen(sys.argv[1], 'w').close()\ntime.sleep(300)\n"
-
-
-@pytest.mark.parametrize(
-    ("launcher", "code"),
-    [pytest.param((), TREE, id="tree"), pytest.param(TORCHRUN, SLEEPER, id="torchrun")],
-)
-def test_no_descendant_survives_an_exception(tmp_path: Path, launcher: tuple[str, ...], code: str) -> None:
-    (tmp_path / "code.py").write_text(code)
-    mark, started = f"{os.getpid()}-{tmp_path.name}", tmp_path / "started"
-
-    def interrupt() -> None:
-        if started.exists():
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run_child(
-            [sys.executable, *launcher, str(tmp_path / "code.py"), str(started)],
-            on_poll=interrupt,
-            environment={MARK: mark},
-        )
-    assert gone(mark)
-
-
-def gone(mark: str) -> bool:
-    """Whether no marked process is left; kills those that are, so that nothing outlives the tests."""
-    deadline = time.monotonic() + 5
-    while (left := marked(mark)) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    for number, command in left.items():
-        print("still running:", command)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(number, signal.SIGKILL)
-    return not left
-
-
 def test_workers_of_a_pipeline_do_not_survive_an_exception(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, marked: Any
 ) -> None:
-    mark = f"{os.getpid()}-{tmp_path.name}"
-    monkeypatch.setenv(MARK, mark)
+    for name, value in marked.environment.items():
+        monkeypatch.setenv(name, value)
 
     def interrupt() -> None:
         if (tmp_path / "0.txt").exists():
@@ -205,7 +140,7 @@ def test_workers_of_a_pipeline_do_not_survive_an_exception(
         run_pipeline(
             [Write(tmp_path), Sleep()], tasks=2, workers=2, logging_dir=tmp_path / "logs", on_poll=interrupt
         )
-    assert gone(mark)
+    assert marked.gone()
 
 
 class Sleep(PipelineStep):
@@ -216,15 +151,71 @@ class Sleep(PipelineStep):
         time.sleep(300)
 
 
-def test_threads_may_run_children_at_the_same_time(tmp_path: Path) -> None:
-    printed: dict[int, str] = {}
+def test_a_pipeline_that_breaks_a_rule_is_stopped_and_what_it_finished_is_kept(tmp_path: Path) -> None:
+    rules = Rules(deadline=time.monotonic() + 8, max_seconds=8)
+    with pytest.raises(LimitError, match="max_stage_seconds=8"):
+        run_pipeline(
+            [Write(tmp_path), SleepAtRankOne()],
+            tasks=2,
+            workers=1,
+            logging_dir=tmp_path / "logs",
+            rules=rules,
+        )
+    assert [path.name for path in (tmp_path / "logs" / "completions").iterdir()] == ["00000"]
 
-    def work(number: int) -> None:
-        printed[number] = run_child([sys.executable, "-c", f"print({number})"])
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert printed == {number: f"{number}\n" for number in range(3)}
+class SleepAtRankOne(PipelineStep):
+    """Consumes the documents; in the second rank it sleeps."""
+
+    def run(self, data=None, rank: int = 0, world_size: int = 1):
+        yield from data
+        time.sleep(300 * rank)
+
+
+def logged(level: str, module: str, words: str = "words") -> str:
+    return f"2026-11-30 10:00:00.123 | {level:<8} | {module}:run:12 - {words}"
+
+
+INFO, WARNING, ERROR = logging.INFO, logging.WARNING, logging.ERROR
+
+
+@pytest.mark.parametrize(
+    ("lines", "levels"),
+    [
+        pytest.param([logged("INFO", "tasks.steps.packing")], [INFO], id="a step's word"),
+        pytest.param([logged("ERROR", "tasks.steps.packing")], [ERROR], id="a step's error"),
+        pytest.param([logged("DEBUG", "__main__")], [logging.DEBUG], id="level kept"),
+        pytest.param([logged("SUCCESS", "tasks.steps.packing")], [INFO], id="loguru's own level"),
+        pytest.param([logged("INFO", "datatrove.utils.logging")], [0], id="DataTrove's banner"),
+        pytest.param([logged("WARNING", "datatrove.data")], [WARNING], id="DataTrove's warning"),
+        pytest.param([logged("ERROR", "datatrove.executor.base")], [0], id="executor's error: raised here"),
+        pytest.param([CAUSE + "{}"], [0], id="cause: raised here"),
+        pytest.param(["printed"], [INFO], id="printed"),
+        pytest.param([logged("ERROR", "tasks.x"), "  File"], [ERROR, ERROR], id="belongs to the line before"),
+        pytest.param(
+            [logged("ERROR", "datatrove.executor.base"), "Traceback", logged("INFO", "tasks.x"), "rest"],
+            [0, 0, INFO, INFO],
+            id="until the next line with a level",
+        ),
+    ],
+)
+def test_levels_of_what_workers_print(lines: list[str], levels: list[int]) -> None:
+    level_of = WorkerLines()
+    assert [level_of(line) for line in lines] == levels
+
+
+class Talk(PipelineStep):
+    """Says something to people."""
+
+    def run(self, data=None, rank: int = 0, world_size: int = 1):
+        logger.warning(f"a word of rank {rank}")
+        yield from ()
+
+
+def test_what_steps_say_arrives_and_datatroves_banners_do_not(tmp_path: Path) -> None:
+    heard: list[tuple[int, str]] = []
+    rules = Rules(log=lambda level, line: heard.append((level, line)))
+    run_pipeline([Talk()], tasks=1, workers=1, logging_dir=tmp_path / "logs", rules=rules)
+    ((level, line),) = heard
+    assert level == WARNING
+    assert line.endswith(" - a word of rank 0")

@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import http.server
 import os
+import re
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline_config.errors import SourceError, UnreachableError
+from pipeline_config.errors import SourceError, TokenmillError, UnreachableError
 from pipeline_config.settings import Source
 from tasks import sources
 from tasks.sources import SourceFile, dataset_identity, source_files
@@ -239,6 +240,29 @@ def test_a_remote_source_that_cannot_be_read_is_named(url: str, store: Store, ur
 def test_a_server_that_is_not_there_is_named(store: Store) -> None:
     with pytest.raises(UnreachableError, match=r"source crawl: cannot reach http://127\.0\.0\.1:9/a"):
         source_files(source("http://127.0.0.1:9", "a.warc.gz"), store)
+
+
+@pytest.mark.parametrize(
+    ("place", "error"),
+    [
+        pytest.param("http://127.0.0.1:9", UnreachableError, id="no server"),
+        pytest.param("{server}/503", UnreachableError, id="busy"),
+        pytest.param("{server}/403", SourceError, id="forbidden"),
+    ],
+)
+@pytest.mark.parametrize("uri", ["a.warc.gz", "x.paths.gz", "*.warc.gz"])
+def test_storage_that_does_not_answer_is_told_from_a_wrong_address(
+    bad_server: str, store: Store, uri: str, place: str, error: type[TokenmillError]
+) -> None:
+    where = place.format(server=bad_server)
+    with pytest.raises(TokenmillError, match=f"source crawl: .*{re.escape(f'{where}/{uri}')}") as caught:
+        source_files(source(where, uri), store)
+    assert type(caught.value) is error
+
+
+def test_a_takedown_list_that_does_not_answer_may_be_had_later(bad_server: str) -> None:
+    with pytest.raises(UnreachableError, match=r"cannot read the takedown list .*/503/list"):
+        sources.read_takedown_list(f"{bad_server}/503/list.yaml")
 
 
 def test_a_dataset_is_named_by_its_revision_and_a_local_one_by_its_files(base: Path, store: Store) -> None:

@@ -19,8 +19,17 @@ from prefect.client.schemas.filters import FlowRunFilter
 from prefect.context import get_run_context
 from pydantic import BaseModel
 
-from pipeline_config.errors import CanaryError, LedgerError, StageError
+from pipeline_config.errors import (
+    CanaryError,
+    LedgerError,
+    LimitError,
+    SettingsError,
+    SourceError,
+    StageError,
+    UnreachableError,
+)
 from pipeline_config.settings import Execution
+from tasks.mirror import Mirror
 from tasks.stage import Stage, StageResult, StageRunner, Work, check_books, library_versions, sum_shards
 from tasks.store import Store, digest_of
 
@@ -212,6 +221,205 @@ def test_an_interrupted_build_goes_on_where_it_was(store: Store, runner: StageRu
     result = in_flow(lambda: runner.run(STAGE, Writer(), Choice()))
     assert (store.path(result.output) / "half.txt").read_text() == "half"
     assert not building.exists()
+
+
+@pytest.fixture
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retries follow at once."""
+    monkeypatch.setattr("tasks.stage.BACKOFF_SECONDS", 0.01)
+
+
+class Failing:
+    """Finishes one shard more at each attempt, and fails until it was tried often enough."""
+
+    def __init__(self, error: Exception, attempts: int = 3):
+        self.error, self.attempts = error, attempts
+        self.found: list[list[str]] = []
+
+    def __call__(self, work: Work) -> dict[str, Any]:
+        (work.folder / "documents").mkdir(exist_ok=True)
+        self.found.append(sorted(path.name for path in (work.folder / "documents").iterdir()))
+        (work.folder / "documents" / f"{len(self.found)}.txt").write_text("shard")
+        if len(self.found) < self.attempts:
+            raise self.error
+        return {}
+
+
+@pytest.mark.usefixtures("_no_waiting")
+@pytest.mark.parametrize(
+    "error",
+    [
+        pytest.param(UnreachableError("the store is away"), id="ours"),
+        pytest.param(ConnectionResetError("gone"), id="a library's"),
+    ],
+)
+def test_what_may_pass_is_tried_again_with_the_finished_shards_kept(
+    store: Store, runner: StageRunner, error: Exception
+) -> None:
+    failing = Failing(error)
+    result = in_flow(lambda: runner.run(STAGE, failing, Choice()))
+    assert failing.found == [[], ["1.txt"], ["1.txt", "2.txt"]]
+    files = [file["path"] for file in store.manifest(result.output)["files"]]
+    assert files == ["documents/1.txt", "documents/2.txt", "documents/3.txt", "report.json"]
+    assert (result.cached, leftovers(store)) == (False, [result.output.key])
+
+
+@pytest.mark.usefixtures("_no_waiting")
+def test_a_stage_is_tried_as_often_as_the_settings_say_and_a_rerun_goes_on(store: Store) -> None:
+    failing = Failing(UnreachableError("the store is away"), attempts=5)
+    runner = StageRunner(store, Execution(retries=2))
+    with pytest.raises(UnreachableError, match="the store is away"):
+        in_flow(lambda: runner.run(STAGE, failing, Choice()))
+    assert len(failing.found) == 3
+    in_flow(lambda: runner.run(STAGE, failing, Choice()))
+    assert failing.found[-1] == ["1.txt", "2.txt", "3.txt", "4.txt"]
+
+
+@pytest.mark.usefixtures("_no_waiting")
+@pytest.mark.parametrize(
+    ("error", "kept"),
+    [
+        pytest.param(LedgerError("books"), False, id="books"),
+        pytest.param(SettingsError("value"), False, id="settings"),
+        pytest.param(SourceError("no file"), False, id="source"),
+        pytest.param(ValueError("bug"), False, id="bug"),
+        pytest.param(LimitError("too long"), True, id="limit: what was finished is kept"),
+    ],
+)
+def test_what_does_not_pass_is_not_tried_again(
+    store: Store, runner: StageRunner, error: Exception, kept: bool
+) -> None:
+    failing = Failing(error)
+    with pytest.raises(type(error), match=str(error)):
+        in_flow(lambda: runner.run(STAGE, failing, Choice()))
+    assert failing.found == [[]]
+    assert leftovers(store) == ([f".{key()}.building"] if kept else [])
+
+
+FRESH = Stage("packing", "Pack", version=1)
+
+
+def again(store: Store, **execution: Any) -> StageRunner:
+    return StageRunner(store, Execution(**execution))
+
+
+@pytest.mark.parametrize(
+    ("first", "built"),
+    [
+        pytest.param("bpe_training", 2, id="after it"),
+        pytest.param("packing", 2, id="itself"),
+        pytest.param("training", 1, id="before it"),
+        pytest.param(None, 1, id="none"),
+    ],
+)
+def test_stages_from_the_chosen_one_on_are_computed_again(
+    store: Store, runner: StageRunner, first: str | None, built: int
+) -> None:
+    writer = Writer()
+    one = in_flow(lambda: runner.run(FRESH, writer, Choice(), label="x"))
+    two = in_flow(lambda: again(store, from_stage=first).run(FRESH, writer, Choice(), label="x"))
+    assert (writer.built, two.cached, two.output) == (built, built == 1, one.output)
+    three = in_flow(lambda: runner.run(FRESH, writer, Choice(), label="x"))
+    assert (writer.built, three.cached) == (built, True)
+
+
+def test_what_is_computed_again_with_other_bytes_is_an_error_and_replaces_nothing(
+    store: Store, runner: StageRunner
+) -> None:
+    output = in_flow(lambda: runner.run(FRESH, Writer(), Choice())).output
+    before = (store.path(output) / "manifest.json").read_bytes()
+
+    def other(work: Work) -> dict[str, Any]:
+        report = Writer()(work)
+        (work.folder / FILE).write_text("texT")
+        return report
+
+    with pytest.raises(StageError, match=rf"computed again, differs .*/packing/{output.key} in {FILE}"):
+        in_flow(lambda: again(store, from_stage="packing").run(FRESH, other, Choice()))
+    assert (store.path(output) / "manifest.json").read_bytes() == before
+    assert (store.path(output) / FILE).read_text() == "text"
+    assert [path.name for path in store.path(output).parent.iterdir()] == [output.key]
+    writer = Writer()
+    assert in_flow(lambda: runner.run(FRESH, writer, Choice())).cached
+    assert writer.built == 0
+
+
+def test_what_is_computed_again_and_fails_leaves_the_output_as_it_was(
+    store: Store, runner: StageRunner
+) -> None:
+    output = in_flow(lambda: runner.run(FRESH, Writer(), Choice())).output
+    with pytest.raises(LedgerError):
+        in_flow(lambda: again(store, from_stage="packing").run(FRESH, Writer(kept=1), Choice()))
+    assert store.find(output.stage, output.key) == output
+    assert [path.name for path in store.path(output).parent.iterdir()] == [output.key]
+
+
+def machine(tmp_path: Path, name: str, **execution: Any) -> StageRunner:
+    """A machine that shares its store with others."""
+    store = Store(tmp_path / name / "store", Mirror(f"file://{tmp_path}/mirror"))
+    return StageRunner(store, Execution(**execution))
+
+
+def test_what_one_machine_computed_no_other_one_computes(tmp_path: Path) -> None:
+    here, there, writer = machine(tmp_path, "here"), machine(tmp_path, "there"), Writer()
+    first = in_flow(lambda: here.run(STAGE, writer, Choice(), label="a"))
+    second = in_flow(lambda: there.run(STAGE, writer, Choice(), label="b"))
+    assert (writer.built, first.cached, second.cached) == (1, False, True)
+    assert (second.output.key, second.output.digest) == (first.output.key, first.output.digest)
+    assert second.computing_seconds == first.computing_seconds
+    assert (there.store.path(second.output) / FILE).read_text() == "text"
+
+
+def test_an_output_from_before_there_was_a_mirror_is_shared(tmp_path: Path) -> None:
+    here, writer = machine(tmp_path, "here"), Writer()
+    alone = StageRunner(Store(here.store.root), Execution())
+    in_flow(lambda: alone.run(STAGE, writer, Choice()))
+    in_flow(lambda: here.run(STAGE, writer, Choice()))
+    in_flow(lambda: machine(tmp_path, "there").run(STAGE, writer, Choice()))
+    assert writer.built == 1
+
+
+def test_an_output_that_a_machine_computes_again_is_compared_with_the_shared_one(tmp_path: Path) -> None:
+    here, there = machine(tmp_path, "here"), machine(tmp_path, "there", from_stage="packing")
+    in_flow(lambda: here.run(FRESH, Writer(), Choice()))
+    writer = Writer(kept=1, removed={"short": 2})
+    with pytest.raises(StageError, match=r"computed again, differs .* in report\.json"):
+        in_flow(lambda: there.run(FRESH, writer, Choice()))
+    assert writer.built == 1
+    assert there.store.find(FRESH.name, here.store.folders()[0].name) is not None
+
+
+@pytest.mark.usefixtures("_no_waiting")
+def test_an_object_store_that_is_away_for_a_while_costs_no_second_computation(tmp_path: Path) -> None:
+    here, writer, refused = machine(tmp_path, "here"), Writer(), []
+    publish = here.store.mirror.publish
+
+    def away(*output: Any) -> None:
+        if len(refused) < 2:
+            refused.append(output)
+            raise UnreachableError("the object store is away")
+        publish(*output)
+
+    here.store.mirror.publish = away
+    result = in_flow(lambda: here.run(STAGE, writer, Choice()))
+    assert (writer.built, len(refused), result.cached) == (1, 2, False)
+    assert here.store.mirror.holds(STAGE.name, result.output.key)
+
+
+def test_the_rules_of_a_stage_are_those_of_the_settings(store: Store) -> None:
+    seen: list[tuple[float, int | None, int | None]] = []
+
+    def build(work: Work) -> dict[str, Any]:
+        left = work.rules.deadline - time.monotonic()
+        seen.append((left, work.rules.max_seconds, work.rules.max_memory_bytes))
+        return Writer()(work)
+
+    in_flow(lambda: again(store).run(STAGE, build, Choice(text="free")))
+    limits = {"max_stage_seconds": 900, "max_stage_memory_bytes": 10**9}
+    in_flow(lambda: again(store, **limits).run(STAGE, build, Choice()))
+    assert seen[0] == (float("inf"), None, None)
+    assert 800 < seen[1][0] <= 900
+    assert seen[1][1:] == (900, 10**9)
 
 
 def test_what_only_the_making_needed_is_not_in_the_output(store: Store, runner: StageRunner) -> None:

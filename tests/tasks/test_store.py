@@ -254,6 +254,14 @@ def test_sweep_removes_half_removed_folders_and_leaves_committed_ones(store: Sto
     assert store.find("stage", KEY, "label") == output
 
 
+def test_sweep_removes_what_was_fetched_in_part_a_week_ago(store: Store) -> None:
+    for name in ("old", "new"):
+        (store.root / "stage" / f".{name}.77.fetching" / "documents").mkdir(parents=True)
+    age(store.root / "stage" / ".old.77.fetching", STALE_SECONDS + 60)
+    store.sweep("stage")
+    assert [path.name for path in (store.root / "stage").iterdir()] == [".new.77.fetching"]
+
+
 def test_sweep_of_a_stage_that_never_ran_does_nothing(store: Store) -> None:
     store.sweep("stage")
     assert not store.root.exists()

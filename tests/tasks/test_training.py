@@ -2,11 +2,14 @@
 
 import json
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from pipeline_config.errors import TrainingError
 from pipeline_config.settings import Training
@@ -158,3 +161,44 @@ point = {"step": 0, "threads": int(os.environ["OMP_NUM_THREADS"])}
     run_instead(monkeypatch, code)
     training._run_trainer(Training(threads=3), curves.path.parent, curves)
     assert points.logged == [(0, {"threads": 3})]
+
+
+def prepare_real_training(scratch: Path, **changed: Any) -> Training:
+    """The files of a training that goes on for minutes."""
+    np.resize(np.arange(12, dtype="<u2"), 4000).tofile(scratch / "text.ds")
+    shards = [
+        {"file": "text.ds", "split": split, "source": "text", "tokens": 4000}
+        for split in ("train", "validation")
+    ]
+    described = {"vocabulary_size": 300, "token_bytes": 2, "shards": shards}
+    (scratch / "tokens.json").write_text(json.dumps(described))
+    model = {"layers": 1, "heads": 1, "width": 8, "max_context": 8}
+    limits = {"steps": 100_000, "rows_per_step": 4, "threads": 1, "device": "cpu", "validation_rows": 1}
+    settings = Training.model_validate({"model": model, "checkpoint_every_steps": 100_000} | limits | changed)
+    config = {name: str(scratch) for name in ("tokens", "output", "scratch")} | {"weights": {}, "facts": {}}
+    config |= {"training": settings.model_dump(), "tokenizer": str(scratch / "tokens.json")}
+    (scratch / "config.json").write_text(json.dumps(config))
+    return settings
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_training_that_is_cancelled_saves_a_checkpoint_and_leaves_no_process(
+    curves: Curves, monkeypatch: pytest.MonkeyPatch, processes: int, marked: Any
+) -> None:
+    for name, value in marked.environment.items():
+        monkeypatch.setenv(name, value)
+    settings = prepare_real_training(curves.path.parent, processes=processes)
+    cancelled: list[float] = []
+
+    def cancel() -> None:
+        if curves.path.is_file() and curves.path.read_text().count("\n") > 5:
+            cancelled.append(time.monotonic())
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(curves, "update", cancel)
+    with pytest.raises(KeyboardInterrupt):
+        training._run_trainer(settings, curves.path.parent, curves)
+    assert time.monotonic() - cancelled[0] < 10
+    assert marked.gone()
+    saved = torch.load(curves.path.parent / "progress.pt", weights_only=True)["losses"]
+    assert len(saved) == len(curves.path.read_text().splitlines()) > 5

@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from pipeline_config.errors import SourceError
+from pipeline_config.errors import SourceError, UnreachableError
 from pipeline_config.settings import FieldMapping, Source
-from tasks.steps.document_import import ReadDocuments, reader_of
+from tasks.steps.document_import import ReadDocuments, read_jsonl, read_parquet, reader_of
 from tasks.steps.shards import FATE, WriteShard
 
 GOLDEN = "80e98b7460f77f5b1baed532e8fa1dee7ac4c28a1cb82910f7bea9d98df46583"
@@ -234,3 +234,20 @@ def test_ids_made_for_records_without_one_differ(read):
 def test_golden(read, behaviour):
     data = LINES + b'{"text": 5}\n[]\n{"text": " "}\n{"text": "no id"}\n'
     assert behaviour(read(data)) == GOLDEN, "behaviour changed: raise the version in tasks/document_import.py"
+
+
+@pytest.mark.parametrize(
+    ("place", "error"),
+    [
+        pytest.param("http://127.0.0.1:9", UnreachableError, id="no server"),
+        pytest.param("{server}/503", UnreachableError, id="busy"),
+        pytest.param("{server}/cut", UnreachableError, id="broken off"),
+        pytest.param("{server}/403", SourceError, id="forbidden"),
+    ],
+)
+@pytest.mark.parametrize("read", [read_jsonl, read_parquet])
+def test_storage_that_does_not_answer_is_told_from_a_bad_file(bad_server, read, place, error):
+    uri = f"{place.format(server=bad_server)}/a"
+    with pytest.raises((SourceError, UnreachableError), match=uri) as caught:
+        list(read(uri))
+    assert type(caught.value) is error

@@ -16,6 +16,7 @@ from tasks.steps.shards import (
     POINTER_SCHEMA,
     REMOVED_SCHEMA,
     ROWS_PER_GROUP,
+    CountDocuments,
     DecidingStep,
     ReadShard,
     TableWriter,
@@ -226,3 +227,30 @@ def test_golden(write, fixed_documents):
     folder, _ = write(made)
     rows = {path.parent.name: pq.read_table(path).to_pylist() for path in folder.rglob("part-*.parquet")}
     assert digest_of(rows) == GOLDEN, "behaviour changed: raise the version of every stage in tasks/"
+
+
+def test_counting_passes_every_document_on_and_writes_how_many_there_were(tmp_path):
+    passed = CountDocuments(str(tmp_path / "counts")).run(iter(documents(3)), rank=7)
+    assert [document.id for document in passed] == ["id-0", "id-1", "id-2"]
+    assert {path.name: path.read_text() for path in (tmp_path / "counts").iterdir()} == {"00007": "3"}
+
+
+@pytest.mark.parametrize("data", [None, ()])
+def test_a_rank_without_documents_counts_none(tmp_path, data):
+    assert list(CountDocuments(str(tmp_path)).run(data)) == []
+    assert (tmp_path / "00000").read_text() == "0"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "seen"),
+    [
+        pytest.param(0.0, [1, 2, 3, 4], id="due at each document"),
+        pytest.param(3600.0, [0, 0, 0, 0], id="not due before the end"),
+    ],
+)
+def test_counts_are_written_while_documents_come_at_a_bounded_rate(tmp_path, monkeypatch, seconds, seen):
+    monkeypatch.setattr("tasks.steps.shards.COUNT_SECONDS", seconds)
+    path = tmp_path / "00000"
+    counting = CountDocuments(str(tmp_path)).run(iter(documents(4)))
+    assert [int(path.read_text()) if path.is_file() else 0 for _ in counting] == seen
+    assert path.read_text() == "4"

@@ -6,7 +6,7 @@ import random
 import pytest
 from datatrove.data import Document
 
-from pipeline_config.errors import SourceError
+from pipeline_config.errors import SourceError, UnreachableError
 from pipeline_config.settings import UrlFiltering
 from tasks.steps.sample_crawl import warc_record
 from tasks.steps.shards import FATE
@@ -194,3 +194,19 @@ def test_golden(warc_file, run_step, behaviour):
     assert behaviour(run_step(FilterUrls(settings), read)) == GOLDEN, (
         "behaviour changed: raise the version in tasks/url_filtering.py"
     )
+
+
+@pytest.mark.parametrize(
+    ("place", "error"),
+    [
+        pytest.param("http://127.0.0.1:9", UnreachableError, id="no server"),
+        pytest.param("{server}/503", UnreachableError, id="busy"),
+        pytest.param("{server}/cut", UnreachableError, id="broken off"),
+        pytest.param("{server}/403", SourceError, id="forbidden"),
+    ],
+)
+def test_storage_that_does_not_answer_is_told_from_a_bad_file(bad_server, place, error):
+    uri = f"{place.format(server=bad_server)}/a.warc.gz"
+    with pytest.raises((SourceError, UnreachableError), match=uri) as caught:
+        list(read_pointers(uri))
+    assert type(caught.value) is error

@@ -17,7 +17,6 @@ from pipeline_config.settings import (
     CLEANING_STAGES,
     STAGES,
     CleaningStage,
-    Evaluation,
     Execution,
     FineWebQuality,
     GopherQuality,
@@ -62,7 +61,7 @@ def test_every_section_and_every_field_is_described(section):
 
 def test_every_section_is_reached_from_the_settings():
     reached = {type(section) for section in sections_of(load_settings("sample"))}
-    assert reached == set(SECTIONS) - {Evaluation}  # that is a flow's own parameter
+    assert reached == set(SECTIONS)
 
 
 @pytest.mark.parametrize("preset", preset_names())

@@ -300,6 +300,15 @@ def test_marks_are_shared_by_all_machines(machine: Machine, url: str) -> None:
         assert marks_of(store, "packing", KEY) == [MARK, MARK | {"what": "other"}]
 
 
+def test_a_mark_that_could_not_be_shared_is_shared_when_it_is_added_again(machine: Machine, url: str) -> None:
+    here, there = machine("here", url), machine("there", url)
+    here.share(commit(here))
+    add_mark(Store(here.root), "packing", KEY, MARK)  # as if the object store did not answer
+    assert marks_of(there, "packing", KEY) == []
+    add_mark(here, "packing", KEY, MARK)
+    assert marks_of(there, "packing", KEY) == marks_of(here, "packing", KEY) == [MARK]
+
+
 @pytest.fixture
 def on_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str) -> Callable[[str], None]:
     """Goes to a machine whose data folder has a mirror."""

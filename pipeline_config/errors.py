@@ -9,7 +9,7 @@
     │   ├── LedgerError   read != kept + removed + failed
     │   ├── CanaryError   an implausible share of the records failed, or nothing was kept
     │   ├── LimitError    a stage was stopped because it took too long, or too much memory
-    │   └── EngineError   the cluster lost workers, or cannot be used; finished shards are kept
+    │   └── EngineError   workers were lost, or the cluster cannot be used; what is finished is kept
     ├── TrainingError     the trainer stopped
     ├── AuditError        a question that the records cannot answer
     └── ServiceError      a server could not be started, or kept running
@@ -58,7 +58,7 @@ class LimitError(StageError):
 
 
 class EngineError(StageError):
-    """A cluster that lost workers or cannot be used: finished shards are kept, and a rerun goes on."""
+    """Workers that were lost, or a cluster that cannot be used: a rerun goes on with what was finished."""
 
 
 class TrainingError(TokenmillError):

@@ -47,7 +47,8 @@ def run_pipeline(
         SettingsError: what the executor needs is not installed.
         UnreachableError: something beyond this machine did not answer.
         LimitError: the steps broke a rule.
-        StageError: a worker died or raised anything else; the message ends with its output.
+        EngineError: a worker died; the message ends with its output.
+        StageError: a worker raised anything else.
     """
     executor = make_executor(steps, settings, tasks=tasks, workers=workers, folder=logging_dir)
     logging_dir.mkdir(parents=True, exist_ok=True)
@@ -96,7 +97,7 @@ def _cause(failure: ChildFailed) -> errors.TokenmillError:
         if shutil.disk_usage(home()).free < SMALLEST_FILE_BYTES:
             return errors.StoreError(str(disk_problem(OSError(errno.ENOSPC, ""), store)))
         how = f"was killed by signal {-failure.returncode}" if failure.returncode < 0 else str(failure)
-        return errors.StageError(f"a worker process ended early ({how}). Its last output:\n{failure.output}")
+        return errors.EngineError(f"a worker process ended early ({how}). Its last output:\n{failure.output}")
     cause = said[-1]
     if cause.get("errno") is not None:
         error = OSError(cause["errno"], "", cause["filename"] or None)

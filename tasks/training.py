@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pipeline_config.errors import TrainingError
+from pipeline_config.errors import EngineError, TrainingError
 from pipeline_config.processes import bound_command
 from pipeline_config.settings import Training
 from tasks.child import ChildFailed, run_child
@@ -30,7 +30,8 @@ def train_model(run: Run, tokens: StageOutput, tokenizer: StageOutput) -> StageO
     """`checkpoint/` (weights, configuration, tokenizer) and `losses.jsonl`.
 
     Raises:
-        TrainingError: too little text for one row, a loss that is no number, or a trainer that died.
+        TrainingError: too little text for one row, or a loss that is no number.
+        EngineError: the trainer died; a rerun goes on from its last checkpoint.
     """
     weights = {source.name: source.weight for source in run.settings.sources}
     return run.stage(
@@ -82,7 +83,7 @@ def _run_trainer(settings: Training, scratch: Path, curves: "Curves") -> None:
     except ChildFailed as failure:
         if error.is_file():
             raise TrainingError(error.read_text("utf-8")) from None
-        raise TrainingError(f"the trainer ended with {failure}. Its last output:\n{failure.output}") from None
+        raise EngineError(f"the trainer ended with {failure}. Its last output:\n{failure.output}") from None
     finally:
         curves.send()
 

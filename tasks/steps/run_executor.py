@@ -48,7 +48,7 @@ def run_ranks(executor: Any) -> None:
     DataTrove's own pool waits for ever for the task of a worker that was killed.
 
     Raises:
-        StageError: a worker was killed.
+        EngineError: a worker was killed.
     """
     # Forks a process with one thread, which has imported all that the workers need.
     context = multiprocessing.get_context("fork")
@@ -58,7 +58,7 @@ def run_ranks(executor: Any) -> None:
             for done in as_completed([pool.submit(_run_rank, executor, rank) for rank in ranks]):
                 done.result()
         except BrokenProcessPool:
-            raise errors.StageError("a worker process was killed, perhaps for want of memory") from None
+            raise errors.EngineError("a worker process was killed, perhaps for want of memory") from None
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 

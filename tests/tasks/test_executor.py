@@ -14,6 +14,7 @@ from datatrove.pipeline.base import PipelineStep
 from datatrove.utils.logging import logger
 
 from pipeline_config.errors import (
+    EngineError,
     LedgerError,
     LimitError,
     StageError,
@@ -87,7 +88,7 @@ def test_one_worker_runs_the_ranks_that_an_interrupted_attempt_did_not_complete(
         pytest.param("network", 1, UnreachableError, r"(?s)ConnectionResetError.*peer is gone", id="network"),
         pytest.param("missing", 1, StageError, r"(?s)FileNotFoundError.*Traceback.*/nowhere/x", id="no file"),
         pytest.param("disk", 1, StoreError, "the disk is full: store /", id="full disk"),
-        pytest.param("killed", 1, StageError, r"killed by signal 9", id="killed, one worker"),
+        pytest.param("killed", 1, EngineError, r"killed by signal 9", id="killed, one worker"),
     ],
 )
 def test_what_went_wrong_in_a_worker_arrives_here(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline_config.errors import TrainingError
+from pipeline_config.errors import EngineError, TrainingError
 from pipeline_config.settings import Training
 from tasks import training
 from tasks.child import Rules, run_child
@@ -125,17 +125,19 @@ raise SystemExit(1)
 
 
 @pytest.mark.parametrize(
-    ("told", "words"),
+    ("told", "kind", "words"),
     [
-        pytest.param(True, r"\Athe loss is nan at step 7\Z", id="said why"),
-        pytest.param(False, r"the trainer ended with exit code 1[^$]*last words", id="died"),
+        pytest.param(True, TrainingError, r"\Athe loss is nan at step 7\Z", id="said why"),
+        pytest.param(
+            False, EngineError, r"the trainer ended with exit code 1[^$]*last words", id="died: it may go on"
+        ),
     ],
 )
-def test_a_trainer_that_fails_is_a_training_error(
-    curves: Curves, monkeypatch: pytest.MonkeyPatch, told: bool, words: str
+def test_a_trainer_that_fails_is_an_error(
+    curves: Curves, monkeypatch: pytest.MonkeyPatch, told: bool, kind: type[Exception], words: str
 ) -> None:
     run_instead(monkeypatch, FAIL.format(told=told))
-    with pytest.raises(TrainingError, match=words):
+    with pytest.raises(kind, match=words):
         training._run_trainer(Training(), curves.path.parent, curves)
 
 
@@ -145,7 +147,7 @@ def test_what_an_interrupted_attempt_left_is_not_read(
     append(curves, line(0, train_loss=9.0))
     (curves.path.parent / "error.txt").write_text("of yesterday")
     run_instead(monkeypatch, FAIL.format(told=False))
-    with pytest.raises(TrainingError, match="last words"):
+    with pytest.raises(EngineError, match="last words"):
         training._run_trainer(Training(), curves.path.parent, curves)
     assert points.logged == []
 

@@ -1,6 +1,7 @@
 """What Prefect does on its own: flows that died are shown as crashed, and events start deployments."""
 
 from datetime import timedelta
+from typing import Any
 
 from prefect.automations import Automation
 from prefect.client.schemas.objects import StateType
@@ -43,9 +44,18 @@ def install() -> None:
         found = Automation.read(name=CRASHED)
     except (ObjectNotFound, ValueError):
         wanted.create()
-    else:
+        return
+    if _content(found) != _content(wanted):  # an update would forget which flows it waits for
         found.trigger, found.actions, found.description = wanted.trigger, wanted.actions, wanted.description
         found.update()
+
+
+def _content(automation: Automation) -> list[Any]:
+    actions = [action.model_dump(mode="json") for action in automation.actions]
+    trigger = automation.trigger.model_dump(mode="json", exclude={"id"})
+    for name in ("after", "expect", "for_each"):
+        trigger[name] = sorted(trigger[name])
+    return [trigger, actions, automation.description]
 
 
 def on_new_snapshot(preset: str) -> DeploymentEventTrigger:

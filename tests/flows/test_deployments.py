@@ -82,12 +82,19 @@ def test_a_schedule_that_was_changed_in_the_ui_stays(made: dict[str, Any]) -> No
     assert [(s.schedule.cron, s.active) for s in kept] == [("0 3 * * *", True)]
 
 
-def test_installing_twice_makes_one_automation() -> None:
+def test_installing_twice_makes_one_automation_and_leaves_it_alone() -> None:
     install()
+    before = installed()
     install()
+    assert len(before) == 1
+    assert installed() == before  # an update would forget which flows it waits for
+
+
+def installed() -> list[tuple[str, str]]:
+    """Id and time of change of the automation, as often as it is there."""
     with get_client(sync_client=True) as client:
         found = client.request("POST", "/automations/filter").json()
-    assert [automation["name"] for automation in found].count(CRASHED) == 1
+    return [(one["id"], one["updated"]) for one in found if one["name"] == CRASHED]
 
 
 def test_without_a_server_that_stays_there_is_a_clear_error(tmp_path: Path) -> None:

@@ -10,9 +10,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 
-from tests.services.process import clean_environment
+from tests.services.process import clean_environment, new_secret
 from tests.services.served import Served, processes_of, wait_for, workers_of
 
 WAIT_MS, CANCEL_SECONDS = 30_000, 10.0
@@ -191,6 +192,37 @@ def test_stopping_stops_everything(served: Served, how: signal.Signals) -> None:
     assert served.stop(how) == 0
     assert list(processes_of(served.home)) == []
     served.start()
+
+
+@pytest.mark.slow
+def test_with_accounts_both_servers_refuse_strangers(tmp_path: Path, tiny_preset: str) -> None:
+    prefect, mlflow = ("tokenmill", new_secret()), ("tokenmill", new_secret())
+    served = Served(
+        tmp_path,
+        ["--preset", tiny_preset],
+        PREFECT_SERVER_API_AUTH_STRING=":".join(prefect),
+        PREFECT_API_AUTH_STRING=":".join(prefect),
+        MLFLOW_TRACKING_USERNAME=mlflow[0],
+        MLFLOW_TRACKING_PASSWORD=mlflow[1],
+    )
+    try:
+        served.start()
+        runs = f"{served.mlflow}/api/2.0/mlflow/experiments/search?max_results=1"
+        flows = f"{served.ui}/api/flows/count"
+        wrong = ("tokenmill", new_secret())
+        assert [httpx.get(runs, auth=account).status_code for account in (None, wrong, mlflow)] == [
+            401,
+            401,
+            200,
+        ]
+        assert [httpx.post(flows, auth=account).status_code for account in (None, wrong, prefect)] == [
+            401,
+            401,
+            200,
+        ]
+        assert served.ended(served.run("audit-flush", "tokenmill")) == "Completed"
+    finally:
+        served.end()
 
 
 def test_a_port_in_use_is_a_clear_error(tmp_path: Path) -> None:

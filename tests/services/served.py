@@ -37,6 +37,8 @@ class Served:
         self.ui = f"http://127.0.0.1:{self.ports[0]}"
         self.mlflow = f"http://127.0.0.1:{self.ports[1]}"
         self.output = home / "serve.out"
+        user, _, password = environment.get("PREFECT_API_AUTH_STRING", "").partition(":")
+        self.account = (user, password) if user else None
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -70,7 +72,8 @@ class Served:
         deadline = time.monotonic() + 60
         while True:
             try:
-                answer = httpx.request(method, f"{self.ui}/api/{path}", json=json or None, timeout=30)
+                address = f"{self.ui}/api/{path}"
+                answer = httpx.request(method, address, json=json or None, timeout=30, auth=self.account)
             except httpx.TransportError:
                 if time.monotonic() > deadline:
                     raise

@@ -91,9 +91,13 @@ def _form(settings: Settings) -> dict[str, Any]:
 
 
 def _environment() -> dict[str, str]:
-    """Where a worker finds data folder, store and records. No secrets: workers have those themselves."""
+    """Where a worker finds data folder, store and records. No secrets: workers have those themselves.
+
+    So an address with a password in it is left out.
+    """
     names = ("TOKENMILL_HOME", "TOKENMILL_STORE", "MLFLOW_TRACKING_URI", "AWS_ENDPOINT_URL")
-    return {name: os.environ[name] for name in names if os.environ.get(name)}
+    found = {name: os.environ.get(name, "") for name in names}
+    return {name: value for name, value in found.items() if value and "@" not in value}
 
 
 def _schedules_of(name: str) -> list[DeploymentScheduleCreate] | None:

@@ -11,7 +11,7 @@ import platform
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -365,10 +365,9 @@ def _is_worth_another_try(task: Any, run: Any, state: Any) -> bool:
 
 def _tidy(folder: Path) -> None:
     """Removes what only the making needed: logs, shard books, files of killed workers."""
-    for path in list(_scaffolding(folder)):
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-
-def _scaffolding(folder: Path) -> Iterator[Path]:
-    yield from (path for path in folder.iterdir() if path.name in SCAFFOLDING)
-    yield from (path for path in folder.rglob(".*") if path.is_file())
+    for name in SCAFFOLDING:
+        path = folder / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    for path in list(folder.rglob(".*")):
+        if path.is_file():
+            path.unlink()

@@ -23,6 +23,7 @@ prepare()
 
 from flows import prefect_server  # noqa: E402
 from tasks.steps.ray_tasks import LOOPBACK_ONLY  # noqa: E402
+from tests.outputs import manifests  # noqa: E402
 
 prefect_server.start()
 
@@ -72,7 +73,7 @@ def tiny_preset(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="session")
 def tiny_run(tmp_path_factory: pytest.TempPathFactory, tiny_preset: str) -> SimpleNamespace:
-    """One undisturbed run of the main path on the tiny preset: `home`, `outcome` and its `record`.
+    """One undisturbed run of the main path on the tiny preset: `home`, `outcome`, `record`, `manifests`.
 
     Shared by the whole session: tests may add runs to the data folder, and leave this one as it is.
     """
@@ -84,7 +85,8 @@ def tiny_run(tmp_path_factory: pytest.TempPathFactory, tiny_preset: str) -> Simp
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TOKENMILL_HOME", str(home))
         outcome = train_language_model(load_settings(tiny_preset))
-        return SimpleNamespace(home=home, outcome=outcome, record=all_runs()[-1])
+        record = all_runs()[-1]
+    return SimpleNamespace(home=home, outcome=outcome, record=record, manifests=manifests(home))
 
 
 @pytest.fixture

@@ -7,15 +7,17 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from flows.command_line import INTERRUPTED
-from tasks.store import MANIFEST
+from tests.outputs import manifests
 
 Start = Callable[..., subprocess.Popen[str]]
-KILLS, SEED = 20, 20261129
+KILLS, CHAINS, SEED = 20, 2, 20261129
 SHORTEST_SECONDS, LONGEST_SECONDS = 2.0, 25.0  # from the imports to the training
 STOP_SECONDS = 10
 
@@ -23,13 +25,6 @@ STOP_SECONDS = 10
 def finish(process: subprocess.Popen[str]) -> None:
     _, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors[-3000:]
-
-
-def digests(home: Path) -> dict[str, str]:
-    """Manifest bytes of every committed output: recipe, files and their SHA-256."""
-    return {
-        str(path.relative_to(home)): path.read_text() for path in (home / "store").glob(f"*/*/{MANIFEST}")
-    }
 
 
 def processes_of(home: Path) -> list[str]:
@@ -43,18 +38,25 @@ def processes_of(home: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_twenty_kills_change_nothing(command: Start, tmp_path: Path):
-    finish(command(tmp_path / "undisturbed"))
-    expected, chance = digests(tmp_path / "undisturbed"), random.Random(SEED)
-    kills = chains = 0
-    while kills < KILLS:
-        home = tmp_path / f"killed-{chains}"
-        while kills < KILLS and killed(command(home), chance.uniform(SHORTEST_SECONDS, LONGEST_SECONDS)):
+def test_twenty_kills_change_nothing(command: Start, tiny_run: SimpleNamespace, tmp_path: Path):
+    with ThreadPoolExecutor(CHAINS) as chains:
+        list(chains.map(lambda n: kill_often(command, tiny_run, tmp_path / f"chain-{n}", n), range(CHAINS)))
+
+
+def kill_often(command: Start, undisturbed: SimpleNamespace, folder: Path, chain: int) -> None:
+    """Kills runs on one data folder until they reach the end, and then on a new one."""
+    chance = random.Random(SEED + chain)
+    kills = homes = 0
+    while kills < KILLS // CHAINS:
+        home = folder / str(homes)
+        while kills < KILLS // CHAINS and killed(
+            command(home), chance.uniform(SHORTEST_SECONDS, LONGEST_SECONDS)
+        ):
             kills += 1
         finish(command(home))
-        assert digests(home) == expected
+        assert manifests(home) == undisturbed.manifests
         assert not list(home.glob("store/*/.*.building"))
-        chains += 1
+        homes += 1
 
 
 def killed(process: subprocess.Popen[str], seconds: float) -> bool:

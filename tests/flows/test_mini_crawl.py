@@ -32,7 +32,8 @@ from tasks.reports.figures import sankey_links
 from tasks.steps.selection import Selector
 from tasks.steps.text_extraction import decode_page, read_record
 from tasks.steps.url_filtering import FilterUrls
-from tasks.store import Store
+from tasks.store import MANIFEST, Store
+from tests.outputs import manifests
 from tests.services.postgres import Postgres
 from tests.services.served import Served
 from tests.services.servers import Bucket
@@ -260,16 +261,8 @@ def test_postgres_and_an_object_store_give_the_same_bytes(
         assert served.ended(run, 1200) == "Completed", served.said()
     finally:
         served.end()
-    expected = {path.parts[-3:]: path.read_bytes() for path in crawl_home.glob("store/*/*/manifest.json")}
-    assert {
-        path.parts[-3:]: path.read_bytes() for path in tmp_path.glob("store/*/*/manifest.json")
-    } == expected
+    expected = manifests(crawl_home)
+    assert manifests(tmp_path) == expected
     names = s3.names()
-    assert {"/".join(parts) for parts in expected} <= {name.removeprefix("store/store/") for name in names}
+    assert {f"store/store/{output}/{MANIFEST}" for output in expected} <= set(names)
     assert any(name.startswith("mlflow/") and name.endswith("report.html") for name in names)
-
-
-def manifests(home: Path) -> dict[str, bytes]:
-    """All manifests below a data folder."""
-    found = home.glob("store/*/*/manifest.json")
-    return {path.relative_to(home).as_posix(): path.read_bytes() for path in found}

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import random
+import shutil
 import signal
 import threading
 import time
@@ -18,7 +19,7 @@ from mlflow.tracking import MlflowClient
 from flows.train_language_model import train_language_model
 from pipeline_config.errors import TokenmillError
 from pipeline_config.settings import STAGES, Settings
-from tasks.store import MANIFEST
+from tests.outputs import manifests
 from tests.services.postgres import Postgres
 from tests.services.served import Served, processes_of, wait_for
 
@@ -29,13 +30,6 @@ WITH_WORKERS = [
 KILLS_OF_SERVERS, LONGEST_PAUSE_SECONDS = 3, 8.0
 
 
-def manifests(home: Path) -> dict[str, str]:
-    """All manifests below a data folder, by stage and key."""
-    return {
-        str(path.parent.relative_to(home)): path.read_text() for path in home.glob(f"store/*/*/{MANIFEST}")
-    }
-
-
 class Killer(threading.Thread):
     """Kills one process of each stage, a random one at a random moment, as they come."""
 
@@ -43,7 +37,7 @@ class Killer(threading.Thread):
         super().__init__(daemon=True)
         self.home, self.chance = home, chance
         self.waiting = list(WITH_WORKERS)
-        self.killed: list[str] = []
+        self.longest_pause = 1.5
         self.ended = threading.Event()
 
     def run(self) -> None:
@@ -51,12 +45,11 @@ class Killer(threading.Thread):
             stage = next((stage for stage in self.waiting if self._workers(stage)), None)
             if stage is None:
                 continue
-            time.sleep(self.chance.uniform(0, 1.5))
+            time.sleep(self.chance.uniform(0, self.longest_pause))
             if found := self._workers(stage):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(self.chance.choice(found), signal.SIGKILL)
                     self.waiting.remove(stage)
-                    self.killed.append(stage)
 
     def _workers(self, stage: str) -> list[int]:
         return [process for process, line in processes_of(self.home) if f"/store/{stage}/." in line]
@@ -69,18 +62,21 @@ def test_a_worker_of_every_stage_is_killed_and_a_rerun_changes_nothing(
     settings, killer = tiny("execution.workers=2"), Killer(home, random.Random(SEED))
     killer.start()
     failures = 0
-    while True:
+    while killer.waiting:
         try:
             train_language_model(settings)
-            break
         except TokenmillError:
             failures += 1
             assert failures <= 2 * len(WITH_WORKERS)
+            continue
+        killer.longest_pause /= 2
+        for stage in list(killer.waiting):  # it ended before it could be hit: once more
+            shutil.rmtree(home / "store" / stage)
     killer.ended.set()
     killer.join()
-    assert len(killer.killed) >= len(WITH_WORKERS) - 3  # some end before they can be hit
-    assert failures >= len(killer.killed) - 2
-    assert manifests(home) == manifests(tiny_run.home)
+    train_language_model(settings)
+    assert failures >= len(WITH_WORKERS) - 2
+    assert manifests(home) == tiny_run.manifests
     assert not list(home.glob("store/*/.*.building"))
 
 
@@ -121,7 +117,7 @@ def test_servers_and_database_are_killed_and_nothing_is_lost_or_doubled(
         kill(served, postgres)
     while served.ended(run) != "Completed":
         retry(served, run)
-    assert manifests(served.home) == manifests(tiny_run.home)
+    assert manifests(served.home) == tiny_run.manifests
     assert served.ended(served.run("audit-flush", "tokenmill")) == "Completed"
     assert not list((served.home / "mlflow" / "spool").glob("*/[0-9]*.json"))
     assert doubled(served.mlflow) == {}

@@ -74,13 +74,13 @@ class Served:
             try:
                 address = f"{self.ui}/api/{path}"
                 answer = httpx.request(method, address, json=json or None, timeout=30, auth=self.account)
+                if answer.status_code != httpx.codes.SERVICE_UNAVAILABLE:
+                    answer.raise_for_status()
+                    return answer.json() if answer.content else None
             except httpx.TransportError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.3)
-                continue
-            answer.raise_for_status()
-            return answer.json() if answer.content else None
+                pass
+            assert time.monotonic() < deadline, self.said()[-3000:]
+            time.sleep(0.3)
 
     def deployment(self, flow: str, name: str) -> dict[str, Any]:
         """A deployment."""

@@ -424,7 +424,8 @@ def test_the_rules_of_a_stage_are_those_of_the_settings(store: Store) -> None:
 
 def test_what_only_the_making_needed_is_not_in_the_output(store: Store, runner: StageRunner) -> None:
     def build(work: Work) -> dict[str, Any]:
-        for name in ("logs/a", "shards/00000.json", "scratch/b/c", "documents/.part-00000.parquet.77"):
+        hidden = "scratch/b/.c.77", "documents/.part-00000.parquet.77"
+        for name in ("logs/a", "shards/00000.json", "scratch/b/c", *hidden):
             (work.folder / name).parent.mkdir(parents=True, exist_ok=True)
             (work.folder / name).write_text("x")
         return Writer()(work)

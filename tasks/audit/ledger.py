@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from pipeline_config.environment import home
 from pipeline_config.errors import AuditError
 from tasks.lineage import Node, RunRecord
-from tasks.steps.shards import DOCUMENT_SCHEMA, REMOVED_SCHEMA
+from tasks.steps.shards import ANNOTATION_SCHEMA, DOCUMENT_SCHEMA, REMOVED_SCHEMA
 from tasks.store import Store
 
 FIRST_STAGES = ("url_filtering", "document_import")  # where records enter
@@ -75,6 +75,10 @@ class Ledger:
         """A relation of what a stage removed or failed on, as SQL."""
         return self._relation(node, "removed", REMOVED_SCHEMA, columns)
 
+    def annotations(self, node: Node, *columns: str) -> str:
+        """A relation of what a stage found out about every record that it read, as SQL."""
+        return self._relation(node, "annotations", ANNOTATION_SCHEMA, columns)
+
     def all_lost(self, *columns: str) -> str:
         """What all stages removed or failed on, with `stage` and its place `stage_order`, as SQL."""
         parts = [
@@ -128,7 +132,7 @@ class Ledger:
         return [row_at(place["file"], place["row"]) | place for place in places]
 
     def files(self, node: Node, table: str) -> list[str]:
-        """The Parquet files of a table (`documents`, `removed`) of a stage, in order."""
+        """The Parquet files of a table (`documents`, `removed`, `annotations`) of a stage, in order."""
         return [str(path) for path in sorted((self.store.path(node.output) / table).glob("*.parquet"))]
 
     def _relation(self, node: Node, table: str, schema: pa.Schema, columns: Sequence[str]) -> str:

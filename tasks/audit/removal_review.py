@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from pipeline_config.curation import FineWebQuality
 from pipeline_config.errors import AuditError
-from pipeline_config.settings import FineWebQuality, Settings
+from pipeline_config.settings import Settings
 from tasks.audit.ledger import Ledger
 from tasks.lineage import Node
 from tasks.steps.deduplication import signature_block

@@ -116,11 +116,11 @@ def _check_counts(folder: Path, files: dict[str, Any], node: Node) -> Iterator[P
         return
     if "read" not in report:
         return
-    rows = {table: _rows(files, table) for table in ("documents", "removed")}
     lost = report["read"] - report["kept"]
-    for table, count in (("documents", report["kept"]), ("removed", lost)):
-        if rows[table] is not None and rows[table] != count:
-            yield _problem(folder / table, f"holds {rows[table]} rows; the report counts {count}")
+    for table, count in (("documents", report["kept"]), ("removed", lost), ("annotations", report["read"])):
+        rows = _rows(files, table)
+        if rows is not None and rows != count:
+            yield _problem(folder / table, f"holds {rows} rows; the report counts {count}")
     yield from _check_reasons(folder, report)
 
 

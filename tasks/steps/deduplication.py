@@ -20,7 +20,7 @@ from datatrove.utils.hashing import HashConfig
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from pipeline_config.settings import Deduplication
+from pipeline_config.curation import Deduplication
 from tasks.steps.shards import DecidingStep, Fate, TableWriter, join_parent, removed
 
 CLUSTER_SCHEMA = pa.schema(

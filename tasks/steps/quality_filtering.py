@@ -24,7 +24,7 @@ from datatrove.pipeline.filters.gopher_repetition_filter import (
 )
 from datatrove.utils.text import PUNCTUATION_SET, TERMINAL_PUNCTUATION, split_into_sentences, split_into_words
 
-from pipeline_config.settings import C4Quality, FineWebQuality, QualityFiltering
+from pipeline_config.curation import C4Quality, FineWebQuality, QualityFiltering
 from tasks.steps.shards import DecidingStep, Fate, removed
 
 PARAGRAPH_BREAK, LINE_BREAK, N_GRAM_REASON = re.compile(r"\n{2,}"), re.compile(r"\n+"), re.compile(r"_(\d+)_")

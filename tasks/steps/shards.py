@@ -24,7 +24,7 @@ from datatrove.pipeline.base import PipelineStep
 from pipeline_config.errors import TokenmillError
 from pipeline_config.processes import die_with_parent
 
-FATE, COUNTS = "_fate", "_counts"  # metadata that steps hand to the writer
+FATE, COUNTS, NOTES = "_fate", "_counts", "_notes"  # metadata that steps hand to the writer
 ROWS_PER_GROUP = 1000
 ZSTD_LEVEL = 3
 EXCERPT_CHARACTERS = 200
@@ -76,6 +76,18 @@ REMOVED_SCHEMA = pa.schema(
         ("warc_length", pa.int64()),
         ("payload_digest", pa.string()),
         ("excerpt", pa.string()),
+    ]
+)
+
+
+ANNOTATION_SCHEMA = pa.schema(
+    [
+        ("id", pa.string()),
+        ("source", pa.string()),
+        ("file_path", pa.string()),
+        ("warc_offset", pa.int64()),
+        ("fate", pa.string()),
+        ("reason", pa.string()),
     ]
 )
 
@@ -144,7 +156,12 @@ class DecidingStep(PipelineStep):
 
 
 class WriteShard(PipelineStep):
-    """Writes kept documents and removed records, and the shard's counts when both are whole."""
+    """Writes kept documents and removed records, and the shard's counts when both are whole.
+
+    Args:
+        notes: fields that the deciding steps hand over in `NOTES`: a row of `annotations/` for every record,
+            kept or not, in the order in which they were read. Without fields there is no such table.
+    """
 
     type, name = "WRITE", "shard"
 
@@ -154,9 +171,11 @@ class WriteShard(PipelineStep):
         schema: pa.Schema = DOCUMENT_SCHEMA,
         route: Callable[[Document], str] | None = None,
         routes: Sequence[str] = ("part",),
+        notes: Sequence[pa.Field] = (),
     ):
         super().__init__()
         self.folder = folder
+        self.notes = tuple(notes)
         self.schema = schema
         self.route = route
         self.routes = tuple(routes)
@@ -169,18 +188,27 @@ class WriteShard(PipelineStep):
             for route in self.routes
         }
         lost = TableWriter(folder / "removed" / f"part-{rank:05d}.parquet", REMOVED_SCHEMA)
+        notes = self._notes_writer(rank)
         for document in data:
             fate = document.metadata.get(FATE) or _unwritable(document)
             counts.add(fate, document)
+            if notes:
+                notes.add(annotation_row(document, fate))
             if fate is None:
                 route = self.route(document) if self.route else self.routes[0]
                 kept[route].add({"text": document.text, "id": document.id, **document.metadata})
             else:
                 lost.add(removed_row(document, fate))
             yield document
-        for writer in [*kept.values(), lost]:
+        for writer in [*kept.values(), lost, *([notes] if notes else [])]:
             writer.close()
         counts.write(folder / "shards" / f"{rank:05d}.json")
+
+    def _notes_writer(self, rank: int) -> "TableWriter | None":
+        if not self.notes:
+            return None
+        schema = pa.schema([*ANNOTATION_SCHEMA, *self.notes])
+        return TableWriter(Path(self.folder) / "annotations" / f"part-{rank:05d}.parquet", schema)
 
 
 class CountDocuments(PipelineStep):
@@ -298,4 +326,15 @@ def removed_row(document: Document, fate: Fate) -> dict[str, Any]:
     """A row of the table of what was removed or failed."""
     row = {"id": document.id, "excerpt": document.text[:EXCERPT_CHARACTERS], **document.metadata}
     row |= {"fate": fate.kind, **{k: v for k, v in asdict(fate).items() if k != "kind"}}
+    return _writable(row)
+
+
+def annotation_row(document: Document, fate: Fate | None) -> dict[str, Any]:
+    """A row of the table of what a stage found out about its records."""
+    row = {"id": document.id, **document.metadata, **document.metadata.get(NOTES, {})}
+    row |= {"fate": fate.kind, "reason": fate.reason} if fate else {"fate": "kept"}
+    return _writable(row)
+
+
+def _writable(row: dict[str, Any]) -> dict[str, Any]:
     return {k: v.encode("utf-8", "replace").decode() if isinstance(v, str) else v for k, v in row.items()}

@@ -11,8 +11,8 @@ from datatrove.data import Document
 from datatrove.pipeline.extractors import Trafilatura
 from fastwarc.warc import ArchiveIterator
 
+from pipeline_config.curation import TextExtraction
 from pipeline_config.errors import SourceError
-from pipeline_config.settings import TextExtraction
 from tasks.steps.page_sandbox import PageFailed, PageSandbox
 from tasks.steps.shards import FATE, DecidingStep, Fate, ReadShard, failed, read_documents, removed
 

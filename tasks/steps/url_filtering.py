@@ -11,8 +11,8 @@ from datatrove.pipeline.filters import URLFilter
 from fastwarc.warc import ArchiveIterator, WarcRecordType
 from tldextract import TLDExtract
 
+from pipeline_config.curation import UrlFiltering
 from pipeline_config.errors import SourceError, may_pass, reading_error
-from pipeline_config.settings import UrlFiltering
 from tasks.steps.shards import DecidingStep, Fate, ReadShard, removed
 
 DOCUMENT_RECORDS = (WarcRecordType.response, WarcRecordType.resource, WarcRecordType.revisit)

@@ -21,8 +21,8 @@ from datatrove.data import Document
 from datatrove.pipeline.extractors import Trafilatura
 
 from flows.build_corpus import build_corpus
+from pipeline_config.curation import UrlFiltering
 from pipeline_config.presets import load_settings
-from pipeline_config.settings import UrlFiltering
 from tasks.audit.ledger import Ledger as AuditLedger
 from tasks.audit.trace import trace
 from tasks.audit.verification import verify

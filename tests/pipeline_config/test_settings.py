@@ -10,17 +10,15 @@ import pytest
 from datatrove.pipeline.filters import FineWebQualityFilter, GopherQualityFilter, GopherRepetitionFilter
 from pydantic import ValidationError
 
-from pipeline_config import executors
+from pipeline_config import curation, executors
 from pipeline_config import settings as module
+from pipeline_config.curation import FineWebQuality, GopherQuality, GopherRepetition
 from pipeline_config.presets import load_settings, preset_names
 from pipeline_config.settings import (
     CLEANING_STAGES,
     STAGES,
     CleaningStage,
     Execution,
-    FineWebQuality,
-    GopherQuality,
-    GopherRepetition,
     ModelSettings,
     Section,
     Settings,
@@ -30,7 +28,7 @@ from pipeline_config.settings import (
 
 SECTIONS = [
     found
-    for found in (vars(module) | vars(executors)).values()
+    for found in (vars(module) | vars(executors) | vars(curation)).values()
     if isinstance(found, type) and issubclass(found, Section) and found is not Section
 ]
 SOURCE = {"name": "web", "kind": "warc", "uris": ["a.warc.gz"]}

@@ -11,7 +11,7 @@ import pytest
 from datasketch import MinHash, MinHashLSH
 from datatrove.data import Document
 
-from pipeline_config.settings import Deduplication
+from pipeline_config.curation import Deduplication
 from tasks.steps.deduplication import (
     FindClusters,
     RemoveDuplicates,

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from datatrove.data import Document
 
-from pipeline_config.settings import LanguageIdentification
+from pipeline_config.curation import LanguageIdentification
 from tasks.steps.language_identification import IdentifyLanguage, load_model, model_path
 from tasks.steps.shards import FATE
 

@@ -8,7 +8,7 @@ import pytest
 from datatrove.data import Document
 from datatrove.pipeline.formatters import PIIFormatter
 
-from pipeline_config.settings import PiiScrubbing
+from pipeline_config.curation import PiiScrubbing
 from tasks.steps.pii_scrubbing import RunTooLong, ScrubPii, scrub
 from tasks.steps.shards import COUNTS, FATE
 

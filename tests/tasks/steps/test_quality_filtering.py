@@ -12,7 +12,7 @@ from datatrove.pipeline.filters import (
     GopherRepetitionFilter,
 )
 
-from pipeline_config.settings import QualityFiltering
+from pipeline_config.curation import QualityFiltering
 from tasks.steps import quality_filtering
 from tasks.steps.quality_filtering import FilterQuality, quality_filters
 from tasks.steps.shards import FATE

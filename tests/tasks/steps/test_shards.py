@@ -4,15 +4,18 @@ import json
 import subprocess
 import sys
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from datatrove.data import Document
 
 from pipeline_config.errors import SourceError
 from tasks.steps.shards import (
+    ANNOTATION_SCHEMA,
     COUNTS,
     DOCUMENT_SCHEMA,
     FATE,
+    NOTES,
     POINTER_SCHEMA,
     REMOVED_SCHEMA,
     ROWS_PER_GROUP,
@@ -148,6 +151,22 @@ def test_what_was_removed_is_written_with_reason_value_and_excerpt(write):
     fate = {"fate": "removed", "reason": "rule", "value": "0.25", "excerpt": "x" * 200}
     assert row == expected | fate | {"id": "a"}
     assert list(row) == REMOVED_SCHEMA.names
+
+
+def test_what_was_found_out_is_noted_for_every_record_in_order(write):
+    made = documents(3)
+    made[0].metadata |= {NOTES: {"words": 7, "surplus": 1}, "source": "s"}
+    made[1].metadata |= {NOTES: {"words": 2}, FATE: removed("few_words", 2)}
+    made[2].text = "\ud800"
+    folder, _ = write(made, notes=[pa.field("words", pa.int64())])
+    rows = pq.read_table(folder / "annotations/part-00000.parquet").to_pylist()
+    assert [(row["id"], row["fate"], row["reason"], row["words"]) for row in rows] == [
+        ("id-0", "kept", None, 7),
+        ("id-1", "removed", "few_words", 2),
+        ("id-2", "failed", "not_unicode", None),
+    ]
+    assert list(rows[0]) == [*ANNOTATION_SCHEMA.names, "words"]
+    assert not (write(made, "other")[0] / "annotations").exists()
 
 
 def test_a_record_that_has_a_fate_is_not_decided_again(run_step):

@@ -5,8 +5,8 @@ import os
 import pytest
 from datatrove.data import Document
 
+from pipeline_config.curation import TextExtraction
 from pipeline_config.errors import SourceError
-from pipeline_config.settings import TextExtraction
 from tasks.steps.sample_crawl import warc_record
 from tasks.steps.shards import FATE, POINTER_SCHEMA, WriteShard
 from tasks.steps.text_extraction import PAYLOAD, ExtractText, ReadRecords, decode_page, read_record

@@ -6,8 +6,8 @@ import random
 import pytest
 from datatrove.data import Document
 
+from pipeline_config.curation import UrlFiltering
 from pipeline_config.errors import SourceError, UnreachableError
-from pipeline_config.settings import UrlFiltering
 from tasks.steps.sample_crawl import warc_record
 from tasks.steps.shards import FATE
 from tasks.steps.text_extraction import read_record

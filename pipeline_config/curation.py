@@ -1,0 +1,167 @@
+"""The settings of curation: which pages and which of their texts are kept.
+
+Source of the defaults: FineWeb (Penedo et al. 2024, arXiv:2406.17557) as implemented in DataTrove 0.10, where
+a field does not say otherwise.
+"""
+
+from pydantic import Field
+
+from pipeline_config.section import Count, Section, Share
+
+
+class UrlFiltering(Section):
+    """Which records are worth decoding, from their WARC headers alone."""
+
+    use_integrated_lists: bool = True
+    """Use DataTrove's bundled lists: 4.6 million domains and its banned words."""
+    extra_domains: tuple[str, ...] = ()
+    """Further blocked domains."""
+    soft_word_threshold: Count = 2
+    """Soft-banned words that a URL may not reach."""
+    payload_types: tuple[str, ...] = ("text/html", "application/xhtml+xml")
+    """Payload types (`WARC-Identified-Payload-Type`) that are pages."""
+
+
+class TextExtraction(Section):
+    """Main text of a page (trafilatura)."""
+
+    favour_precision: bool = True
+    """FineWeb's choice: less text, but surely main text."""
+    page_cpu_seconds: float = Field(default=20.0, gt=0, le=600)
+    """CPU time that one page may take. CPU, not wall clock: the result must not depend on the load."""
+    page_memory_bytes: int = Field(default=2_000_000_000, ge=50_000_000)
+    """Memory that one page may take."""
+    max_payload_bytes: int = Field(default=20_000_000, ge=1000)
+    """Larger pages are recorded as failed."""
+
+
+class LanguageIdentification(Section):
+    """Language by fastText's lid.176 (Joulin et al. 2016, arXiv:1607.01759)."""
+
+    languages: tuple[str, ...] = Field(default=("en",), min_length=1)
+    """Languages to keep, as ISO 639 codes."""
+    min_score: Share = 0.65
+    """A document is kept if one of these languages scores above this."""
+
+
+class GopherRepetition(Section):
+    """Repetition limits. Source: Rae et al. 2021, arXiv:2112.11446, table A1."""
+
+    dup_line_frac: Share = 0.3
+    """Share of lines that are repeats."""
+    dup_para_frac: Share = 0.3
+    """Share of paragraphs that are repeats."""
+    dup_line_char_frac: Share = 0.2
+    """Share of characters in repeated lines."""
+    dup_para_char_frac: Share = 0.2
+    """Share of characters in repeated paragraphs."""
+    top_n_grams: tuple[tuple[int, float], ...] = ((2, 0.2), (3, 0.18), (4, 0.16))
+    """(n, share of characters) of the most frequent n-gram."""
+    dup_n_grams: tuple[tuple[int, float], ...] = (
+        (5, 0.15),
+        (6, 0.14),
+        (7, 0.13),
+        (8, 0.12),
+        (9, 0.11),
+        (10, 0.10),
+    )
+    """(n, share of characters) of all repeated n-grams."""
+
+
+class GopherQuality(Section):
+    """Document shape. Source: Rae et al. 2021, arXiv:2112.11446, appendix A.1.1."""
+
+    min_doc_words: int = Field(default=50, ge=0)
+    """Fewest words that are not mere symbols."""
+    max_doc_words: Count = 100_000
+    """Most words that are not mere symbols."""
+    min_avg_word_length: float = Field(default=3, ge=0)
+    """Mean characters per word, at least."""
+    max_avg_word_length: float = Field(default=10, gt=0)
+    """Mean characters per word, at most."""
+    max_symbol_word_ratio: float = Field(default=0.1, ge=0)
+    """Hashes or ellipses per word."""
+    max_bullet_lines_ratio: Share = 0.9
+    """Share of lines that start with a bullet."""
+    max_ellipsis_lines_ratio: Share = 0.3
+    """Share of lines that end with an ellipsis."""
+    max_non_alpha_words_ratio: Share = 0.8
+    """Least share of words with a letter (the name is DataTrove's)."""
+    min_stop_words: int = Field(default=2, ge=0)
+    """Different English stop words, at least."""
+
+
+class C4Quality(Section):
+    """Line and page rules. Source: Raffel et al. 2020, arXiv:1910.10683, section 2.2."""
+
+    filter_no_terminal_punct: bool = False
+    """Drop lines without terminal punctuation (C4 does, FineWeb does not)."""
+    min_num_sentences: int = Field(default=5, ge=-1)
+    """Fewest sentences after line filtering; -1 switches the rule off."""
+    min_words_per_line: int = Field(default=3, ge=-1)
+    """Shorter lines are dropped; -1 switches the rule off."""
+    max_word_length: int = Field(default=1000, ge=-1)
+    """Lines with a longer word are dropped; -1 switches the rule off."""
+    remove_citations: bool = True
+    """Remove [1], [edit], [citation needed]."""
+    filter_lorem_ipsum: bool = True
+    """Remove documents with "lorem ipsum"."""
+    filter_javascript: bool = True
+    """Drop lines that mention JavaScript."""
+    filter_curly_bracket: bool = True
+    """Remove documents with a curly bracket."""
+    filter_policy: bool = True
+    """Drop lines about cookies, privacy policy and terms of use."""
+
+
+class FineWebQuality(Section):
+    """FineWeb's own rules. Source: arXiv:2406.17557, section 3.5."""
+
+    line_punct_thr: Share = 0.12
+    """Least share of lines that end with punctuation."""
+    short_line_thr: Share = 0.67
+    """Largest share of short lines."""
+    short_line_length: Count = 30
+    """Characters of a short line, at most."""
+    char_duplicates_ratio: Share = 0.01
+    """Largest share of characters in repeated lines."""
+    new_line_ratio: float = Field(default=0.3, ge=0)
+    """Line breaks per word, at most."""
+
+
+class QualityFiltering(Section):
+    """Quality heuristics, in FineWeb's order."""
+
+    gopher_repetition: GopherRepetition | None = GopherRepetition()
+    """Repetition; null switches it off."""
+    gopher_quality: GopherQuality | None = GopherQuality()
+    """Document shape; null switches it off."""
+    c4: C4Quality | None = C4Quality()
+    """C4's rules; null switches them off."""
+    fineweb: FineWebQuality | None = FineWebQuality()
+    """FineWeb's rules; null switches them off."""
+
+
+class Deduplication(Section):
+    """Near-duplicates by MinHash (Broder 1997); FineWeb: 14 bands of 8 rows over word 5-grams."""
+
+    n_grams: Count = 5
+    """Words per shingle."""
+    bands: Count = 14
+    """Bands of a signature; two documents that agree in one band are candidates."""
+    rows_per_band: Count = 8
+    """Hashes per band."""
+    seed: int = Field(default=1, ge=0, lt=2**32)
+    """Seed of the hash functions."""
+
+
+class PiiScrubbing(Section):
+    """E-mail addresses and public IP addresses are replaced by reserved ones."""
+
+    emails: bool = True
+    """Replace e-mail addresses."""
+    public_ips: bool = True
+    """Replace public IPv4 addresses; private ones identify nobody."""
+    max_run_characters: int = Field(default=20_000, ge=1000)
+    """A longer run without white space that holds an @ fails the document: the e-mail pattern
+    takes quadratic time on it."""

@@ -8,6 +8,7 @@ between two such signs, so no character is looked at more than a few times, what
 import ipaddress
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -36,7 +37,7 @@ WORD = f"0-9{LETTERS}"
 
 LABEL = f"[{WORD}{GLUED}](?:[{WORD}{GLUED}-]*[{WORD}{GLUED}])?"
 DOMAIN = re.compile(
-    rf"(?:{LABEL}\.)+(?:[xX][nN]--[0-9A-Za-z-]{{2,}}|[{LETTERS}]{{2,}}|[{GLUED}]{{2,}})"
+    rf"(?:{LABEL}\.)+(?:[xX][nN]--[0-9A-Za-z-]{{2,}}|[A-Za-z]{{2,}}|[{LETTERS}]{{2,}}|[{GLUED}]{{2,}})"
     r"|\[(?:IPv6:)?[0-9A-Fa-f:.]{2,45}\]"
 )
 # Read backwards from the @. Of RFC 5322's signs only those that occur in mailboxes on the web: `=`, `/` and
@@ -163,6 +164,7 @@ def find_ipv6(text: str) -> Iterator[Span]:
         address = _parsed(text[start:end]) if end - start <= LONGEST_IPV6 else None
         if (
             isinstance(address, ipaddress.IPv6Address)
+            and not text.endswith("::", start, end)  # a net's, or a year before a block of code
             and is_public(address)
             and not WORD_CHARACTER.match(text, run_end)
             and not _is_network(text, end, address)
@@ -170,6 +172,7 @@ def find_ipv6(text: str) -> Iterator[Span]:
             yield Span("ipv6", start, end)
 
 
+@lru_cache(maxsize=10_000)
 def is_public(address: IpAddress) -> bool:
     """Whether an address is one of a machine on the internet; an embedded IPv4 address decides."""
     if isinstance(address, ipaddress.IPv4Address):

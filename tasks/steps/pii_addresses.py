@@ -110,7 +110,10 @@ def _local_start(text: str, low: int, at: int) -> int:
 def _is_email(text: str, start: int, at: int, domain: re.Match[str]) -> bool:
     if NOT_A_DOMAIN.match(domain.group()):
         return False
-    return text[start:at].lower() not in SHARED_LOGINS or text[domain.end() : domain.end() + 1] not in (":", "/")
+    return text[start:at].lower() not in SHARED_LOGINS or text[domain.end() : domain.end() + 1] not in (
+        ":",
+        "/",
+    )
 
 
 def find_ips(text: str) -> Iterator[Span]:

@@ -22,7 +22,14 @@ EMAILS = ("email@example.com", "firstname.lastname@example.org")
 # Few addresses: from a placeholder nobody can tell by trying which address it stands for. Source: RFC 5737
 # (192.0.2.0/24, 198.51.100.0/24, 203.0.113.0/24) and RFC 3849 (2001:db8::/32), reserved for documentation.
 IPV4S = ("192.0.2.17", "192.0.2.142", "198.51.100.23", "198.51.100.178", "203.0.113.45", "203.0.113.201")
-IPV6S = ("2001:db8::17", "2001:db8::8e", "2001:db8:17::2d", "2001:db8:17::c9", "2001:db8:8e::9", "2001:db8:8e::b2")
+IPV6S = (
+    "2001:db8::17",
+    "2001:db8::8e",
+    "2001:db8:17::2d",
+    "2001:db8:17::c9",
+    "2001:db8:8e::9",
+    "2001:db8:8e::b2",
+)
 # No reserved values exist for these. Source of the form: the default of Presidio's anonymizer, <ENTITY_TYPE>.
 PHONE, IBAN, CARD, NATIONAL = "<PHONE_NUMBER>", "<IBAN_CODE>", "<CREDIT_CARD>", "<NATIONAL_NUMBER>"
 PLACEHOLDERS = {

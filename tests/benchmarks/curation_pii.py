@@ -138,7 +138,9 @@ def print_accuracy() -> None:
         for kind, found in ours.items():
             theirs = peer.get(kind, Accuracy(found.gold, 0, 0))
             compared = f"{theirs.precision:.3f} | {theirs.recall:.3f}" if kind in ("email", "ip") else "|"
-            print(f"| {name} | {kind} | {found.gold} | {found.precision:.3f} | {found.recall:.3f} | {compared} |")
+            print(
+                f"| {name} | {kind} | {found.gold} | {found.precision:.3f} | {found.recall:.3f} | {compared} |"
+            )
 
 
 def main() -> None:

@@ -17,8 +17,12 @@ def values(finder, text: str) -> list[str]:
         pytest.param("to ann@company.com now", "ann@company.com", id="plain"),
         pytest.param("ANN.B+c_d-e@Mail.company.CO.UK", "ANN.B+c_d-e@Mail.company.CO.UK", id="signs"),
         pytest.param("ann@company.com.", "ann@company.com", id="end_of_sentence"),
-        pytest.param("(ann@company.com), <bob@company.com>;", "ann@company.com bob@company.com", id="brackets"),
-        pytest.param("'ann@company.com' o'brien@company.com", "ann@company.com o'brien@company.com", id="quotes"),
+        pytest.param(
+            "(ann@company.com), <bob@company.com>;", "ann@company.com bob@company.com", id="brackets"
+        ),
+        pytest.param(
+            "'ann@company.com' o'brien@company.com", "ann@company.com o'brien@company.com", id="quotes"
+        ),
         pytest.param("mailto:ann@company.com?subject=x", "ann@company.com", id="link"),
         pytest.param("?to=ann@company.com&cc=bob@company.com", "ann@company.com bob@company.com", id="query"),
         pytest.param("a.org/list/ann@company.com/1", "ann@company.com", id="path"),
@@ -33,7 +37,9 @@ def values(finder, text: str) -> list[str]:
         pytest.param("ann@xn--bcher-kva.xn--p1ai", "ann@xn--bcher-kva.xn--p1ai", id="punycode"),
         pytest.param("联系ann@company.com谢谢", "ann@company.com", id="within_chinese"),
         pytest.param("메일은 ann@company.com로", "ann@company.com", id="korean_particle"),
-        pytest.param("ann@[8.8.8.8] bob@[IPv6:2001:4860::8888]", "ann@[8.8.8.8] bob@[IPv6:2001:4860::8888]", id="ip"),
+        pytest.param(
+            "ann@[8.8.8.8] bob@[IPv6:2001:4860::8888]", "ann@[8.8.8.8] bob@[IPv6:2001:4860::8888]", id="ip"
+        ),
         pytest.param("mail ann@163.com0123 456", "ann@163.com", id="number_glued_on"),
         pytest.param("ann@company.com4.x", "ann@company.com", id="digits_behind"),
     ],
@@ -67,8 +73,12 @@ def test_what_only_looks_like_an_email_address_stays(text):
         pytest.param("91.26.77.216 Login", "91.26.77.216", id="start_of_line"),
         pytest.param("2001:4860:4860::8888", "2001:4860:4860::8888", id="v6"),
         pytest.param("2A00:1450:4009:080B:0000:0000:0000:200E", None, id="v6_in_full"),
-        pytest.param("[2606:4700::1111]:443 2606:4700::1%eth0.", "2606:4700::1111 2606:4700::1", id="v6_port_zone"),
-        pytest.param("IPv6:2606:4700::1111, 2606:4700::1: up", "2606:4700::1111 2606:4700::1", id="v6_colons"),
+        pytest.param(
+            "[2606:4700::1111]:443 2606:4700::1%eth0.", "2606:4700::1111 2606:4700::1", id="v6_port_zone"
+        ),
+        pytest.param(
+            "IPv6:2606:4700::1111, 2606:4700::1: up", "2606:4700::1111 2606:4700::1", id="v6_colons"
+        ),
         pytest.param("::ffff:8.8.8.8 64:ff9b::8.8.8.8", "::ffff:8.8.8.8 64:ff9b::8.8.8.8", id="v6_with_v4"),
         pytest.param("2606:4700::1/64 and 8.8.8.8", "2606:4700::1 8.8.8.8", id="both"),
     ],

@@ -217,7 +217,7 @@ def _parsed(value: str) -> IpAddress | None:
 
 def _in_a_name(text: str, start: int, end: int) -> bool:
     """Whether letters touch the number: v1.2.3.4, linux-1.2.3.4.tar.gz, Chrome/1.2.3.4."""
-    if start and WORD_CHARACTER.match(text, start - 1) or GOES_ON.match(text, end):
+    if (start and WORD_CHARACTER.match(text, start - 1)) or GOES_ON.match(text, end):
         return True
     return bool(PRODUCT.search(text[max(0, start - CONTEXT_CHARACTERS) : start]))
 

@@ -1,7 +1,7 @@
 """Where phone, account, card and national numbers are in a text, as libraries validate them.
 
-A pattern of bounded length proposes candidates, so that the time grows with the text's length alone; what a
-candidate is, libphonenumber (`phonenumbers`) and `python-stdnum` decide. Both are loaded when first asked for.
+A pattern of bounded length proposes candidates, so that the time grows with the text's length alone; what
+a candidate is, libphonenumber (`phonenumbers`) and `python-stdnum` decide. Both are loaded at first use.
 """
 
 import re
@@ -22,8 +22,9 @@ IBAN_LENGTHS = range(15, 35)
 CARD_START = re.compile(NOT_WITHIN + r"[1-6][0-9]{3}(?=[ -]?[0-9])")
 CARD_CHARACTER = re.compile(r"[ -]?[0-9]")
 CARD_LENGTHS = range(12, 20)
-# First digits of the issuers and the lengths of their numbers. Source: ISO/IEC 7812 and the issuers' own ranges
-# (American Express, Diners Club, JCB with its old numbers, UnionPay, Visa, Discover, Maestro, Mastercard, Mir).
+# First digits of the issuers and the lengths of their numbers. Source: ISO/IEC 7812 and the issuers' ranges
+# (American Express, Diners Club, JCB and its old numbers, UnionPay, Visa, Discover, Maestro, Mastercard,
+# Mir).
 ISSUERS = re.compile(
     r"3[47]\d{13}|3(?:0[0-5]|095|[689]\d)\d{11,16}|35\d{14,17}|(?:1800|2131)\d{11}|62\d{14,17}"
     r"|4(?:\d{12}|\d{15}|\d{18})|6(?:011|4[4-9]\d|5\d\d)\d{12,15}|(?:50|5[6-8]|63|67)\d{10,17}"
@@ -50,7 +51,7 @@ NOT_A_PHONE = re.compile(
 
 BEHIND_POINT = re.compile(r"\d[.,]\d")
 
-# How each number is written, so that the library is asked about few others. Source of the forms: python-stdnum.
+# How each number is written, so that the library is asked about few others. Source: python-stdnum.
 NATIONAL_FORMS = {
     "us.ssn": r"\d{3}([ -])\d{2}\1\d{4}",
     "us.itin": r"9\d{2}([ -])\d{2}\1\d{4}",
@@ -133,7 +134,7 @@ def _grouped(
     lengths: range,
     is_valid: Callable[[str], bool],
 ) -> Iterator[tuple[int, int]]:
-    """Runs of characters with single separators between that are valid from a start to some end, longest first."""
+    """Where valid values begin and end; of several ends from one beginning the last one."""
     low = 0
     while found := begins.search(text, low):
         ends, place = [], found.start()

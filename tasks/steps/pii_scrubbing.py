@@ -118,7 +118,7 @@ def _placeholders(text: str, identity: str, spans: tuple[Span, ...], settings: P
 
 
 def placeholder(kind: str, value: str, identity: str) -> str:
-    """What stands for a value in a document: always the same for the same value, however it is capitalised."""
+    """What stands for a value in a document: the same for the same value, however capitalised."""
     choices = PLACEHOLDERS.get(kind, (NATIONAL,))
     if len(choices) == 1:
         return choices[0]

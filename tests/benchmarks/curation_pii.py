@@ -60,7 +60,7 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def settings_for(case: dict[str, Any], mode: str = "tokenmill") -> PiiScrubbing:
-    """Everything that the gold has is looked for; national phone formats of the region that the case names."""
+    """All that the gold has is looked for; national phone formats of the region that the case names."""
     region = (case.get("note") or "").split(" ")[0]
     regions = (region,) if len(region) == 2 and region.isupper() else REGIONS
     return PiiScrubbing(
@@ -105,7 +105,7 @@ def cpu_seconds(run: Callable[[], Any]) -> float:
 
 
 def measure(repeats: int = 5) -> dict[str, Any]:
-    """CPU seconds of ours (default and FineWeb's way) and of DataTrove's formatter; the ratio is peer / ours."""
+    """CPU seconds of ours (default, FineWeb's way) and of DataTrove's formatter; the ratio is peer / ours."""
     documents, result = texts(), {}
     runs: dict[str, list[float]] = {"peer": [], "tokenmill": [], "fineweb": []}
     for _ in range(repeats + 1):  # the first round warms up
@@ -138,9 +138,8 @@ def print_accuracy() -> None:
         for kind, found in ours.items():
             theirs = peer.get(kind, Accuracy(found.gold, 0, 0))
             compared = f"{theirs.precision:.3f} | {theirs.recall:.3f}" if kind in ("email", "ip") else "|"
-            print(
-                f"| {name} | {kind} | {found.gold} | {found.precision:.3f} | {found.recall:.3f} | {compared} |"
-            )
+            figures = f"{found.gold} | {found.precision:.3f} | {found.recall:.3f}"
+            print(f"| {name} | {kind} | {figures} | {compared} |")
 
 
 def main() -> None:

@@ -53,7 +53,8 @@ def test_an_email_address_is_found_whole(text, found):
     [
         "@handle", "a @ b", "3@4", "user@localhost", "a@b", "medium.com/@ann.bee", 'printf("%d@%s.%s")',
         "numpy@1.26.4", "numpy@2.0.0rc1", "package@1.2.3-rc.beta", "logo@2x.png", "logo@2x.min.css",
-        "git@github.com:org/repo.git", "ssh://git@host.org/repo", "ann at company dot com", "ann@.com", "ann@com.",
+        "git@github.com:org/repo.git", "ssh://git@host.org/repo", "ann at company dot com", "ann@.com",
+        "ann@com.",
         "a@b.c", "@@@...@@", "", "@",
     ],
 )  # fmt: skip
@@ -91,18 +92,24 @@ def test_a_public_ip_address_is_found(text, found):
     "text",
     [
         # of private nets, documentation, everybody and nobody
-        "10.0.0.1 192.168.1.9 127.0.0.1 172.16.0.1 169.254.0.1 100.64.0.1", "192.0.2.7 198.51.100.7 203.0.113.7",
-        "0.0.0.0 255.255.255.0 224.0.0.1", "fe80::1ff:fe23:4567:890a%eth0 ::1 :: fd00::1 ff02::1", "2001:db8::1",
+        "10.0.0.1 192.168.1.9 127.0.0.1 172.16.0.1 169.254.0.1 100.64.0.1",
+        "192.0.2.7 198.51.100.7 203.0.113.7",
+        "0.0.0.0 255.255.255.0 224.0.0.1", "fe80::1ff:fe23:4567:890a%eth0 ::1 :: fd00::1 ff02::1",
+        "2001:db8::1",
         "3fff::1", "::ffff:10.0.0.1",
         # nets
         "8.8.8.0/24", "2001:4860::/32", "the year 2262::",
         # versions, sections, dates, decimals, names
-        "10.9.8.7.6", "1.2.3.4.5", "v4.10.2.1", "Version 4.10.2.1 released", "versions 4.0.0.1, 4.0.0.2 and 4.0.0.3",
-        "openresty/1.9.7.1", "linux-4.10.2.1.tar.gz", "4.10.2.1-beta", "4.10.2.1+git", "section 3.2.1.4", "§ 3.2.1.4",
-        "5.8.5.4. Announcements of errors", "text\n3.2.1.4 Requirements", "12.05.2021 10.45", "3.14159.26", "01.02.03.04",
+        "10.9.8.7.6", "1.2.3.4.5", "v4.10.2.1", "Version 4.10.2.1 released",
+        "versions 4.0.0.1, 4.0.0.2 and 4.0.0.3",
+        "openresty/1.9.7.1", "linux-4.10.2.1.tar.gz", "4.10.2.1-beta", "4.10.2.1+git", "section 3.2.1.4",
+        "§ 3.2.1.4",
+        "5.8.5.4. Announcements of errors", "text\n3.2.1.4 Requirements", "12.05.2021 10.45",
+        "3.14159.26", "01.02.03.04",
         "300.12.4.5", "1.2.3", "1.2.3.4567", "8.8.8.8.in-addr.arpa", "a1.2.3.4", "1.2.3.4x", "1..2.3.4",
         # other things with colons
-        "12:30:45", "00:1b:44:11:3a:b7", "std::vector<a::b>", "dead::beef", "Abc::Def::new", "2020::x", "::", ":::",
+        "12:30:45", "00:1b:44:11:3a:b7", "std::vector<a::b>", "dead::beef", "Abc::Def::new", "2020::x",
+        "::", ":::",
     ],
 )  # fmt: skip
 def test_what_identifies_no_machine_stays(text):
@@ -111,7 +118,8 @@ def test_what_identifies_no_machine_stays(text):
 
 @pytest.mark.parametrize(
     ("address", "public"),
-    [("8.8.8.8", True), ("239.1.1.1", False), ("::ffff:8.8.8.8", True), ("2001:0:4136:e378:8000:63bf:f7f7:f7f7", True), ("4000::1", False)],
+    [("8.8.8.8", True), ("239.1.1.1", False), ("::ffff:8.8.8.8", True),
+     ("2001:0:4136:e378:8000:63bf:f7f7:f7f7", True), ("4000::1", False)],
 )  # fmt: skip
 def test_an_embedded_address_decides_whether_it_is_public(address, public):
     assert is_public(ipaddress.ip_address(address)) is public

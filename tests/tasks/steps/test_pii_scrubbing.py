@@ -1,16 +1,28 @@
 """PII scrubbing: what is replaced, by what, how often, how well, and in time linear in the text."""
 
 import ipaddress
+import json
 import re
 import time
 from typing import get_args
 
+import pyarrow.parquet as pq
 import pytest
 from datatrove.data import Document
 
 from pipeline_config.curation import NationalNumber, PiiScrubbing
-from tasks.steps.pii_scrubbing import EMAILS, IPV4S, IPV6S, SPANS, ScrubPii, find_spans, kinds_of, scrub
-from tasks.steps.shards import COUNTS, FATE, NOTES
+from tasks.steps.pii_scrubbing import (
+    EMAILS,
+    IPV4S,
+    IPV6S,
+    NOTE_FIELDS,
+    SPANS,
+    ScrubPii,
+    find_spans,
+    kinds_of,
+    scrub,
+)
+from tasks.steps.shards import COUNTS, FATE, NOTES, WriteShard
 from tests.benchmarks.curation_pii import accuracy, read_lines
 
 SETTINGS = PiiScrubbing()
@@ -91,6 +103,16 @@ def test_counts_go_to_the_books_and_places_to_the_notes(run_step):
     notes = done.metadata[NOTES][SPANS]
     assert [note["type"] for note in notes] == KINDS
     assert {name for note in notes for name in note} == {"type", "start", "end"}
+
+
+def test_the_annotations_hold_a_row_per_document_and_no_value(tmp_path, run_step):
+    documents = [Document(text=text, id=text[:3]) for text in (TEXT, "nothing")]
+    done = run_step(ScrubPii(EVERYTHING, frozenset()), documents)
+    run_step(WriteShard(str(tmp_path), notes=NOTE_FIELDS), done)
+    rows = pq.read_table(tmp_path / "annotations" / "part-00000.parquet").to_pylist()
+    assert [[span["type"] for span in row[SPANS]] for row in rows] == [KINDS, []]
+    assert "company" not in str(rows)
+    assert json.loads((tmp_path / "shards" / "00000.json").read_text())["measures"]["email_replaced"] == 3
 
 
 def test_a_source_that_skips_the_stage_passes_unchanged(run_step):

@@ -162,6 +162,10 @@ def portable_settings(settings: Settings) -> dict[str, Any]:
         source["uris"] = [_name_of(uri) for uri in source["uris"]]
         if source["dataset"]:
             source["dataset"] = _name_of(source["dataset"])
+    rules = values["url_filtering"]
+    del rules["ut1"]
+    for name in ("blocklists", "allowlists"):
+        rules[name] = [_name_of(place) for place in rules[name]]
     return values
 
 

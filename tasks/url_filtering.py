@@ -8,14 +8,16 @@ from tasks.sources import SourceFile, origin_of, source_files, takedown_lists
 from tasks.stage import Report, Stage, Work
 from tasks.steps.shards import POINTER_SCHEMA, WriteShard
 from tasks.steps.takedown import TakeDown, TakedownList
-from tasks.steps.url_filtering import FilterUrls, ReadPointers
+from tasks.steps.url_filtering import NOTED, FilterUrls, ReadPointers
+from tasks.steps.url_lists import UrlList
 from tasks.store import StageOutput
+from tasks.url_lists import find_lists, without_places
 
 STAGE = Stage(
     "url_filtering",
     "Filter URLs",
-    version=2,
-    libraries=("datatrove", "fastwarc", "pyarrow", "tldextract"),
+    version=3,
+    libraries=("datatrove", "fastwarc", "google-re2", "idna", "pyarrow", "tldextract"),
 )
 
 CRAWL_FILES = ("warc/*.warc.gz",)
@@ -32,14 +34,19 @@ def filter_urls(run: Run, source: Source, crawl: StageOutput | None = None) -> S
     """
     files = warc_files(run, source, crawl)
     content = [{"path": file.path, "content": file.identity} for file in files]
-    lists = run.patiently(takedown_lists, source)
+    settings = run.settings.url_filtering
+    taken, lists = run.patiently(takedown_lists, source), run.patiently(find_lists, settings)
     return run.stage(
         STAGE,
-        partial(_build, source=source, files=files, lists=lists),
-        run.settings.url_filtering,
+        partial(_build, source=source, files=files, taken=taken, lists=lists),
+        without_places(settings),
         label=source.name,
         inputs=[crawl] if crawl else [],
-        content=[{"source": source.name, "dump": source.dump}, *content, *(found.facts for found in lists)],
+        content=[
+            {"source": source.name, "dump": source.dump},
+            *content,
+            *(found.facts for found in (*taken, *lists)),
+        ],
         origin=None if crawl else origin_of(source, content),
     )
 
@@ -51,8 +58,16 @@ def warc_files(run: Run, source: Source, crawl: StageOutput | None) -> list[Sour
     return run.patiently(source_files, source, run.store)
 
 
-def _build(work: Work, source: Source, files: list[SourceFile], lists: list[TakedownList]) -> Report:
+def _build(
+    work: Work,
+    source: Source,
+    files: list[SourceFile],
+    taken: list[TakedownList],
+    lists: tuple[UrlList, ...],
+) -> Report:
     reader = ReadPointers([f.uri for f in files], [f.path for f in files], source.name, source.dump)
-    writer = WriteShard(str(work.folder), POINTER_SCHEMA)
-    steps = [reader, TakeDown(lists), FilterUrls(work.settings), writer]
+    decide = FilterUrls(work.settings, lists)
+    decide.prepare()  # once, before the workers that use it
+    writer = WriteShard(str(work.folder), POINTER_SCHEMA, notes=NOTED)
+    steps = [reader, TakeDown(taken), decide, writer]
     return work.run_shards(steps, tasks=len(files))

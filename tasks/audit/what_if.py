@@ -32,6 +32,7 @@ from tasks.steps.shards import FATE, DecidingStep, Fate
 from tasks.steps.takedown import REASON as TAKEN_DOWN
 from tasks.steps.text_extraction import ExtractText, ReadRecords
 from tasks.steps.url_filtering import FilterUrls
+from tasks.url_lists import find_lists
 
 Row = dict[str, Any]
 CHAIN = (
@@ -178,7 +179,7 @@ def _fates(
 
 def _step(stage: str, settings: Settings) -> DecidingStep | None:
     if stage == "url_filtering":
-        return FilterUrls(settings.url_filtering)
+        return FilterUrls(settings.url_filtering, find_lists(settings.url_filtering))
     if stage == "language_identification":
         return IdentifyLanguage(settings.language_identification)
     if stage == "quality_filtering":
@@ -193,6 +194,8 @@ def _document(row: Row) -> Document:
     fields = {n: v for n, v in row.items() if v is not None and n not in ("text", "id", "reason", "value")}
     if row.get("reason") == "payload_type":
         fields["payload_type"] = row["value"]
+    if row.get("reason") == "http_status":
+        fields["http_status"] = int(row["value"])
     if row.get("reason") == "revisit":
         fields["record_type"] = "revisit"
     return Document(text=row.get("text") or "", id=row["id"], metadata=fields)

@@ -6,14 +6,18 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import fsspec
+import pyarrow as pa
 from datatrove.data import Document
-from datatrove.pipeline.filters import URLFilter
 from fastwarc.warc import ArchiveIterator, WarcRecordType
-from tldextract import TLDExtract
 
 from pipeline_config.curation import UrlFiltering
-from pipeline_config.errors import SourceError, may_pass, reading_error
-from tasks.steps.shards import DecidingStep, Fate, ReadShard, removed
+from pipeline_config.errors import SettingsError, SourceError, may_pass, reading_error
+from tasks.steps.canonical_urls import canonical_url, split_url
+from tasks.steps.shards import NOTES, DecidingStep, Fate, ReadShard, removed
+from tasks.steps.url_lists import UrlList, domain_entry, domains_of, load_lists
+from tasks.steps.url_rules import domain_parser, url_rules
+
+NOTED = [pa.field("canonical_url", pa.string())]  # of each record
 
 DOCUMENT_RECORDS = (WarcRecordType.response, WarcRecordType.resource, WarcRecordType.revisit)
 GZIP_MAGIC = b"\x1f\x8b"
@@ -145,37 +149,81 @@ class ReadPointers(ReadShard):
 
 
 class FilterUrls(DecidingStep):
-    """Decides by record type, payload type and DataTrove's URL filter."""
+    """Decides by record type, HTTP status, payload type, and the rules and lists for URLs.
+
+    What an allow list means passes all rules for URLs. Notes the URL's one spelling.
+    """
 
     name = "URL filter"
 
-    def __init__(self, settings: UrlFiltering):
+    def __init__(self, settings: UrlFiltering, lists: Sequence[UrlList] = ()):
         super().__init__()
         self.settings = settings
+        self.allowed = tuple(found for found in lists if found.use == "allow")
+        self.blocked = tuple(found for found in lists if found.use == "block")
+
+    def prepare(self) -> None:
+        """Makes the compact lists where they are not there yet.
+
+        Raises:
+            SettingsError: a list holds what it cannot.
+        """
+        listed_domains(self.settings.extra_domains)
+        for lists in (self.allowed, self.blocked):
+            load_lists(lists)
+        if self.settings.use_integrated_lists:
+            url_rules(self.settings.soft_word_threshold)
 
     def decide(self, document: Document) -> Fate | None:
-        record_type = document.metadata.get("record_type")
-        if record_type == "revisit":
+        found = document.metadata
+        url = found.get("url")
+        document.metadata.setdefault(NOTES, {})["canonical_url"] = canonical_url(url) if url else None
+        if found.get("record_type") == "revisit":
             return removed("revisit", "the page is unchanged since an earlier record")
-        payload_type = document.metadata.get("payload_type")
+        status = found.get("http_status")
+        if status is not None and self.settings.http_statuses and status not in self.settings.http_statuses:
+            return removed("http_status", status)
+        payload_type = found.get("payload_type")
         if payload_type and payload_type not in self.settings.payload_types:
             return removed("payload_type", payload_type)
-        url = document.metadata.get("url")
         if not url:
             return removed("no_url")
-        verdict = url_filter(self.settings).filter(document)
-        if verdict is True:
+        return self._decide_by_url(url)
+
+    def _decide_by_url(self, url: str) -> Fate | None:
+        listed = self.allowed or self.blocked or self.settings.extra_domains
+        parts = split_url(url) if listed else None
+        if self.allowed and load_lists(self.allowed).match(url, parts):
             return None
-        return removed(verdict[1], url)
+        if parts and (fate := self._extra_domain(parts.host)):
+            return fate
+        if self.blocked and (match := load_lists(self.blocked).match(url, parts)):
+            return removed(f"blocklist:{match.list_name}", match.entry)
+        if not self.settings.use_integrated_lists:
+            return None
+        verdict = url_rules(self.settings.soft_word_threshold).verdict(url)
+        return removed(*verdict) if verdict else None
+
+    def _extra_domain(self, host: str) -> Fate | None:
+        domains = listed_domains(self.settings.extra_domains)
+        entry = next((name for name in domains_of(host) if name in domains), None)
+        if entry is None:
+            return None
+        registered = domain_parser()(f"http://{entry}").top_domain_under_public_suffix
+        return removed("domain" if registered in ("", entry) else "subdomain", entry)
 
 
-@functools.lru_cache(maxsize=1)
-def url_filter(settings: UrlFiltering) -> URLFilter:
-    """DataTrove's filter, loaded once per process, and kept off the network."""
-    block = URLFilter(
-        soft_word_threshold=settings.soft_word_threshold,
-        extra_domains=settings.extra_domains or None,
-        use_integrated_lists=settings.use_integrated_lists,
-    )
-    block.tldextractor = TLDExtract(suffix_list_urls=(), cache_dir=None)
-    return block
+@functools.lru_cache(maxsize=4)
+def listed_domains(domains: tuple[str, ...]) -> frozenset[str]:
+    """The domains of a setting, each in its one spelling.
+
+    Raises:
+        SettingsError: one of them is no domain and no address.
+    """
+    for domain in domains:
+        if domain_entry(domain) is None:
+            raise SettingsError(
+                f"url_filtering.extra_domains: {domain!r} is no domain or address: give a host name such as "
+                "example.com, without a path"
+            )
+    return frozenset(domain_entry(domain) or "" for domain in domains)

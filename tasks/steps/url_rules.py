@@ -7,7 +7,7 @@ University of Toulouse's (UT1). They come in this order, and the first that hold
     subdomain            the whole host name is listed
     url                  the whole URL is listed
     hard_blacklisted     a word of the URL is banned
-    soft_blacklisted     `soft_word_threshold` different words of the URL are half banned
+    soft_blacklisted     `soft_word_threshold` different words of the URL are soft-banned
     blacklisted_subword  the URL's letters and digits hold a banned string
 """
 
@@ -16,16 +16,15 @@ import hashlib
 import importlib.resources
 import re
 import tarfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import ahocorasick
 from tldextract import TLDExtract
 from tldextract.remote import lenient_netloc
 
-from pipeline_config.curation import UrlFiltering
 from pipeline_config.errors import StoreError
-from tasks.steps.domain_lists import CompactSet, compact_set
+from tasks.steps.domain_lists import CompactSet, Members, compact_set
 
 LISTS = "url_filterblacklistsv0_3_0.tar.gz"
 LINES_BYTES = 1 << 20  # that are read at a time
@@ -42,44 +41,26 @@ Verdict = tuple[str, str]  # the reason, and what decided
 class UrlRules:
     """Decides about URLs as DataTrove's filter does."""
 
-    def __init__(self, soft_word_threshold: int, extra_domains: Iterable[str] = (), integrated: bool = True):
+    def __init__(self, soft_word_threshold: int):
         self.soft_word_threshold = soft_word_threshold
-        self.extra_domains = frozenset(extra_domains)
-        self.domains: CompactSet | None = None
-        self.urls: CompactSet | None = None
-        self.banned: frozenset[str] = frozenset()
-        self.half_banned: frozenset[str] = frozenset()
-        self.subwords = None
-        if integrated:
-            self.domains, self.urls = integrated_lists()
-            self.banned = words_of("banned_words.txt")
-            self.half_banned = words_of("soft_banned_words.txt")
-            self.subwords = _automaton(words_of("banned_subwords.txt"))
-        self.is_listed = self._look_up()
-        self.longest = max(self.domains.longest if self.domains else 0, *map(len, self.extra_domains), 0)
-        self.extract = TLDExtract(suffix_list_urls=(), cache_dir=None)  # the list that it ships: no network
-        self.extract("https://a.example/")  # reads it now
+        self.domains, self.urls = integrated_lists()
+        self.banned = words_of("banned_words.txt")
+        self.soft_banned = words_of("soft_banned_words.txt")
+        self.subwords = _automaton(words_of("banned_subwords.txt"))
 
     def verdict(self, url: str) -> Verdict | None:
         """The first rule that holds, and what of the URL decided; None for a URL to keep."""
         return self._by_host(url) or self._by_words(url)
 
-    def _look_up(self) -> Callable[[str], bool]:
-        extra = self.extra_domains
-        if self.domains is None:
-            return extra.__contains__
-        has = self.domains.has
-        return (lambda name: has(name) or name in extra) if extra else has
-
     def _by_host(self, url: str) -> Verdict | None:
         plain = PLAIN_HOST.match(url)
         host = plain[1] if plain else OTHER_DOTS.sub(".", lenient_netloc(url))
         if self._may_be_listed(host):
-            found = self.extract(url)
+            found = domain_parser()(url)
             for reason, name in (("domain", found.top_domain_under_public_suffix), ("subdomain", found.fqdn)):
-                if self.is_listed(name):
+                if self.domains.number(name) is not None:
                     return reason, name
-        if self.urls is not None and len(url) <= self.urls.longest and self.urls.has(url):
+        if len(url) <= self.urls.longest and self.urls.number(url) is not None:
             return "url", url
         return None
 
@@ -88,26 +69,24 @@ class UrlRules:
 
         What the suffix list makes of a host, which takes longer to find, is one of these, with a dot in it.
         """
-        is_listed, longest = self.is_listed, self.longest
+        number, longest = self.domains.number, self.domains.longest
         dot = host.rfind(".")
         while dot > 0:
             dot = host.rfind(".", 0, dot)
             name = host[dot + 1 :]
             if len(name) > longest:
                 return False
-            if is_listed(name):
+            if number(name) is not None:
                 return True
         return False
 
     def _by_words(self, url: str) -> Verdict | None:
-        if self.subwords is None:
-            return None
         data = url.encode("utf-8", "surrogatepass")
         words = set(data.translate(TO_SPACES).decode("ascii").split(" "))
         if not self.banned.isdisjoint(words):
             return "hard_blacklisted", min(self.banned & words)
-        if not self.half_banned.isdisjoint(words):
-            found = self.half_banned & words
+        if not self.soft_banned.isdisjoint(words):
+            found = self.soft_banned & words
             if len(found) >= self.soft_word_threshold:
                 return "soft_blacklisted", " ".join(sorted(found))
         letters = data.translate(TO_LOWER, OTHERS).decode("ascii")
@@ -117,9 +96,15 @@ class UrlRules:
 
 
 @functools.lru_cache(maxsize=1)
-def url_rules(settings: UrlFiltering) -> UrlRules:
-    """The rules under some settings, loaded once per process."""
-    return UrlRules(settings.soft_word_threshold, settings.extra_domains, settings.use_integrated_lists)
+def url_rules(soft_word_threshold: int) -> UrlRules:
+    """The rules, loaded once per process."""
+    return UrlRules(soft_word_threshold)
+
+
+@functools.lru_cache(maxsize=1)
+def domain_parser() -> TLDExtract:
+    """What finds the registered domain of a URL, by the suffix list that it ships: it asks no network."""
+    return TLDExtract(suffix_list_urls=(), cache_dir=None)
 
 
 def integrated_lists() -> tuple[CompactSet, CompactSet]:
@@ -148,13 +133,13 @@ def assets() -> Path:
     return Path(str(importlib.resources.files("datatrove"))) / "assets"
 
 
-def _listed(archive: Path, name: str) -> Iterator[list[bytes]]:
+def _listed(archive: Path, name: str) -> Iterator[Members]:
     with tarfile.open(archive, "r:gz") as tar:
         file = tar.extractfile(name)
         if file is None:
             raise StoreError(f"{archive} holds no file {name}: install datatrove again")
         while lines := file.readlines(LINES_BYTES):
-            yield [line.strip() for line in lines if not line.startswith(b"#")]
+            yield 0, [line.strip() for line in lines if not line.startswith(b"#")]
 
 
 def _automaton(words: Iterable[str]) -> ahocorasick.Automaton:

@@ -7,21 +7,18 @@ import pytest
 from datatrove.data import Document
 
 from pipeline_config.curation import UrlFiltering
-from pipeline_config.errors import SourceError, UnreachableError
+from pipeline_config.errors import SettingsError, SourceError, UnreachableError
 from tasks.steps.sample_crawl import warc_record
-from tasks.steps.shards import FATE
+from tasks.steps.shards import FATE, NOTES
 from tasks.steps.text_extraction import read_record
 from tasks.steps.url_filtering import FilterUrls, ReadPointers, read_pointers
-
-# DataTrove 0.10 asks tldextract 5 for a property that is to be renamed.
-pytestmark = pytest.mark.filterwarnings("ignore:The 'registered_domain' property:DeprecationWarning")
 
 PAGES = {f"https://a.example/{n}": b"<p>page %d</p>" % n * (n + 1) for n in range(5)}
 MEMBERS = [warc_record(url, html) for url, html in PAGES.items()]
 WHOLE = b"".join(MEMBERS)
 PLAIN = b"".join(gzip.decompress(member) for member in MEMBERS)
 HTML = b"<!DOCTYPE html><html><body>404 Not Found</body></html>\n" * 20
-GOLDEN = "ce99a4398430da40579d2017a0c69aba1790b8f46ece97c3793507a973f3260c"
+GOLDEN = "2c7497f4f067bf2f6bd1473ec98ae3aaff9e4455af72634708fb21d8b805ff8e"
 
 
 def other_record(kind: str) -> bytes:
@@ -143,7 +140,16 @@ def test_records_without_an_id_are_named_by_file_and_offset(tmp_path, run_step):
 
 def decide(run_step, **metadata) -> tuple[str, str, str] | None:
     settings = UrlFiltering(
-        use_integrated_lists=False, extra_domains=("bad-site.com", "sub.half-site.com", "spam.co.uk")
+        use_integrated_lists=False,
+        extra_domains=(
+            "Bad-Site.com",
+            "sub.half-site.com",
+            "spam.co.uk",
+            "8.8.4.4",
+            "2001:db8::1",
+            "bäd.example",
+        ),
+        http_statuses=(200, 203),
     )
     document = Document(text="", id="x", metadata={"record_type": "response"} | metadata)
     [decided] = run_step(FilterUrls(settings), [document])
@@ -158,17 +164,25 @@ def decide(run_step, **metadata) -> tuple[str, str, str] | None:
         pytest.param({"url": "https://good.example/a", "payload_type": "text/html"}, None, id="html"),
         pytest.param({"url": "https://half-site.com/"}, None, id="another_subdomain_is_blocked"),
         pytest.param({"url": "https://notbad-site.com/"}, None, id="domain_that_ends_alike"),
+        pytest.param({"url": "https://a.b.bad-site.com/x"}, ("domain", "bad-site.com"), id="domain"),
+        pytest.param({"url": "https://WWW.BAD-SITE.com./"}, ("domain", "bad-site.com"), id="capitals"),
+        pytest.param({"url": "https://www.spam.co.uk/"}, ("domain", "spam.co.uk"), id="suffix_of_two_parts"),
+        pytest.param({"url": "https://spam.co.uk.good.example/"}, None, id="domain_in_front"),
         pytest.param(
-            {"url": "https://a.b.bad-site.com/x"}, ("domain", "https://a.b.bad-site.com/x"), id="domain"
+            {"url": "https://me@sub.half-site.com:81"}, ("subdomain", "sub.half-site.com"), id="sub"
         ),
+        pytest.param({"url": "http://8.8.4.4/x"}, ("domain", "8.8.4.4"), id="address"),
+        pytest.param({"url": "http://0x8.8.1028"}, ("domain", "8.8.4.4"), id="address_in_disguise"),
+        pytest.param({"url": "http://1.8.8.4.4/"}, None, id="no_subdomain_of_an_address"),
+        pytest.param({"url": "http://[2001:DB8:0::1]/"}, ("domain", "[2001:db8::1]"), id="ipv6"),
+        pytest.param({"url": "http://BÄD.example/"}, ("domain", "xn--bd-via.example"), id="other_script"),
+        pytest.param({"url": "http://\ud800.bad-site.com/"}, ("domain", "bad-site.com"), id="lone_surrogate"),
         pytest.param(
-            {"url": "https://www.spam.co.uk/"},
-            ("domain", "https://www.spam.co.uk/"),
-            id="suffix_of_two_parts",
+            {"url": "http://" + "a." * 9999 + "bad-site.com"}, ("domain", "bad-site.com"), id="long"
         ),
-        pytest.param(
-            {"url": "https://sub.half-site.com/"}, ("subdomain", "https://sub.half-site.com/"), id="subdomain"
-        ),
+        pytest.param({"url": "http://[bad-site.com"}, None, id="open_bracket"),
+        pytest.param({"url": "https://good.example/", "http_status": 203}, None, id="status"),
+        pytest.param({"url": "https://good.example/", "http_status": 404}, ("http_status", "404"), id="404"),
         pytest.param(
             {"url": "https://good.example/", "payload_type": "application/pdf"},
             ("payload_type", "application/pdf"),
@@ -185,6 +199,20 @@ def decide(run_step, **metadata) -> tuple[str, str, str] | None:
 )
 def test_a_record_is_kept_or_removed_with_the_value_that_decided(run_step, metadata, fate):
     assert decide(run_step, **metadata) == (fate and ("removed", *fate))
+
+
+def test_every_record_is_noted_with_the_one_spelling_of_its_url(run_step):
+    urls = ["HTTP://A.example:80/?utm_source=x#y", "", "no url"]
+    documents = [Document(text="", id="x", metadata={"url": url}) for url in urls]
+    decided = run_step(FilterUrls(UrlFiltering(use_integrated_lists=False)), documents)
+    noted = [document.metadata[NOTES]["canonical_url"] for document in decided]
+    assert noted == ["http://a.example/", None, "no url"]
+
+
+def test_a_wrong_extra_domain_is_named(run_step):
+    settings = UrlFiltering(use_integrated_lists=False, extra_domains=("good.example", "http://x.example/"))
+    with pytest.raises(SettingsError, match=r"extra_domains: 'http://x.example/' is no domain"):
+        FilterUrls(settings).prepare()
 
 
 def test_golden(warc_file, run_step, behaviour):

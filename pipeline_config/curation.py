@@ -4,12 +4,13 @@ Source of the defaults: FineWeb (Penedo et al. 2024, arXiv:2406.17557) as implem
 a field does not say otherwise.
 """
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from pipeline_config.section import Count, Section, Share
 
+Signal = Literal["noai", "noimageai", "noindex", "nofollow", "noarchive", "nosnippet", "tdm-reservation"]
 Status = Annotated[int, Field(ge=100, le=599)]
 
 
@@ -57,6 +58,11 @@ class TextExtraction(Section):
     """Memory that one page may take."""
     max_payload_bytes: int = Field(default=20_000_000, ge=1000)
     """Larger pages are recorded as failed."""
+    obey_signals: tuple[Signal, ...] = ()
+    """What a page or its header may say that leaves it out: robots directives, and `tdm-reservation` (the TDM
+    Reservation Protocol). Recorded of every page, whatever is obeyed."""
+    signal_agents: tuple[str, ...] = ()
+    """Crawlers, such as `ccbot`: a directive to one of them counts as one to all."""
 
 
 class LanguageIdentification(Section):

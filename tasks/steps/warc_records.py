@@ -1,0 +1,132 @@
+"""One record of a WARC or ARC file, from the bytes that a pointer names."""
+
+import base64
+import hashlib
+import io
+from dataclasses import dataclass
+
+from fastwarc.stream_io import Lz4Reader, ZstdReader
+from zlib_ng import zlib_ng
+
+from tasks.steps.http_payload import (
+    GZIP,
+    GZIP_MAGIC,
+    ZSTD_MAGIC,
+    Limits,
+    RecordFailed,
+    decode_payload,
+    inflate,
+)
+from tasks.steps.record_heads import MAX_HEAD_BYTES, PAGE_KINDS, Head, HttpHead, parse_head, parse_http_head
+
+LZ4_MAGIC = b"\x04\x22\x4d\x18"
+FRAME_READERS = {ZSTD_MAGIC: ZstdReader, LZ4_MAGIC: Lz4Reader}
+UNREADABLE = "unreadable_record"
+TAIL_BYTES = 4  # CR LF CR LF ends a record
+HASHES = ("md5", "sha1", "sha256", "sha512")
+
+
+@dataclass(frozen=True)
+class Record:
+    """A record: its head, its HTTP head where it has one, its decoded payload, and what was wrong with it."""
+
+    head: Head
+    http: HttpHead | None
+    payload: bytes
+    problems: tuple[str, ...] = ()
+
+    @property
+    def content_type(self) -> str:
+        """What the page is declared to be; "" where nothing is said."""
+        if self.http is not None:
+            return self.http.get("content-type")
+        declared = self.head.get("content-type")
+        return "" if declared.startswith("application/http") else declared
+
+    @property
+    def truncated(self) -> str:
+        """Why the crawler stored only a part of the page; "" where it stored all."""
+        return truncation(self.head)
+
+
+def truncation(head: Head) -> str:
+    """Why a record holds only a part of its page; "" where it holds all."""
+    return head.get("warc-truncated") or ("segmented" if head.get("warc-segment-number") else "")
+
+
+def read_record(data: bytes, limits: Limits = Limits()) -> Record:
+    """The one record in `data`, compressed or not, with its payload decoded.
+
+    Raises:
+        RecordFailed: there is no whole record, or its payload exceeds the limits.
+    """
+    data = _uncompressed(data, limits.max_bytes + MAX_HEAD_BYTES).lstrip(b"\r\n")
+    head = parse_head(data)
+    if head is None:
+        raise RecordFailed(UNREADABLE, f"no record begins with {data[:40]!r}")
+    problems: list[str] = []
+    block = _block(data, head, problems)
+    if head.kind == "revisit":
+        return Record(head, parse_http_head(block), b"")
+    http = parse_http_head(block) if head.kind in PAGE_KINDS else None
+    body = block[http.size :] if http else block
+    payload, more = decode_payload(body, http, limits)
+    return Record(head, http, payload, (*problems, *more))
+
+
+def block_end(head: Head, available: int) -> int | None:
+    """Where a record's block ends if its declared length fits what there is of it, else None."""
+    if head.length is None:
+        return None
+    end = head.size + head.length
+    return end if end <= available <= end + TAIL_BYTES else None
+
+
+def _block(data: bytes, head: Head, problems: list[str]) -> bytes:
+    """The block by its declared length, or where that does not fit, all that there is of it."""
+    end = block_end(head, len(data))
+    if end is not None and not data[end:].strip(b"\r\n"):
+        return data[head.size : end]
+    block = data[head.size :]
+    if head.length is not None and block[head.length :].startswith(b"\r\n\r\n"):
+        problems.append(f"{len(block) - head.length} bytes after the record")
+        return block[: head.length]
+    for tail in (b"\r\n\r\n", b"\n\n", b"\n"):
+        if block.endswith(tail):
+            block = block.removesuffix(tail)
+            break
+    declared = "no length" if head.length is None else f"length {head.length}"
+    if not _agrees(block, head.get("warc-block-digest")):
+        raise RecordFailed(UNREADABLE, f"{declared} declared, {len(block)} found, and another digest")
+    problems.append(f"{declared} declared, {len(block)} found")
+    return block
+
+
+def _agrees(block: bytes, digest: str) -> bool:
+    """Whether a block is what its digest says, or there is none to tell."""
+    name, _, expected = digest.partition(":")
+    name = name.lower().replace("-", "")
+    if name not in HASHES:
+        return True
+    found = hashlib.new(name, block).digest()
+    return expected.upper() == base64.b32encode(found).decode() or expected.lower() == found.hex()
+
+
+def _uncompressed(data: bytes, most: int) -> bytes:
+    if data.startswith(GZIP_MAGIC):
+        pieces = inflate(data, GZIP)
+    elif data[:4] in FRAME_READERS:
+        reader = FRAME_READERS[data[:4]](io.BytesIO(data))
+        pieces = iter(lambda: reader.read(1 << 20), b"")
+    else:
+        return data
+    parts, size = [], 0
+    try:
+        for piece in pieces:
+            size += len(piece)
+            if size > most:
+                raise RecordFailed("payload_too_large", f"more than {most} bytes in the record")
+            parts.append(piece)
+    except (EOFError, OSError, zlib_ng.error) as error:
+        raise RecordFailed(UNREADABLE, f"compressed data: {error}") from None
+    return b"".join(parts)

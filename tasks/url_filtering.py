@@ -6,16 +6,17 @@ from pipeline_config.settings import Source
 from tasks.run import Run
 from tasks.sources import SourceFile, origin_of, source_files, takedown_lists
 from tasks.stage import Report, Stage, Work
+from tasks.steps.record_pointers import POINTER_NOTES, ReadPointers
 from tasks.steps.shards import POINTER_SCHEMA, WriteShard
 from tasks.steps.takedown import TakeDown, TakedownList
-from tasks.steps.url_filtering import FilterUrls, ReadPointers
+from tasks.steps.url_filtering import FilterUrls
 from tasks.store import StageOutput
 
 STAGE = Stage(
     "url_filtering",
     "Filter URLs",
-    version=2,
-    libraries=("datatrove", "fastwarc", "pyarrow", "tldextract"),
+    version=3,
+    libraries=("datatrove", "fastwarc", "pyarrow", "tldextract", "zlib-ng", "zstandard"),
 )
 
 CRAWL_FILES = ("warc/*.warc.gz",)
@@ -28,7 +29,7 @@ def filter_urls(run: Run, source: Source, crawl: StageOutput | None = None) -> S
         crawl: output that holds the source's WARC files, for a source that was made here.
 
     Raises:
-        SourceError: a WARC file is missing, empty, damaged, or not a WARC file.
+        SourceError: a WARC file is missing or empty, or holds no record.
     """
     files = warc_files(run, source, crawl)
     content = [{"path": file.path, "content": file.identity} for file in files]
@@ -53,6 +54,6 @@ def warc_files(run: Run, source: Source, crawl: StageOutput | None) -> list[Sour
 
 def _build(work: Work, source: Source, files: list[SourceFile], lists: list[TakedownList]) -> Report:
     reader = ReadPointers([f.uri for f in files], [f.path for f in files], source.name, source.dump)
-    writer = WriteShard(str(work.folder), POINTER_SCHEMA)
+    writer = WriteShard(str(work.folder), POINTER_SCHEMA, notes=POINTER_NOTES)
     steps = [reader, TakeDown(lists), FilterUrls(work.settings), writer]
     return work.run_shards(steps, tasks=len(files))

@@ -6,7 +6,8 @@ from typing import Any
 
 from tasks.steps.frames import BROKEN, frame_at
 
-READ_BYTES = 1 << 16
+READ_BYTES = 1 << 18
+PART_BYTES = 1 << 13  # small, because an inflater copies what it leaves of a part
 OVERLAP_BYTES = 8192  # more than any pattern that is looked for matches
 MAX_RESTARTS = 10
 
@@ -20,72 +21,69 @@ class ByteSource:
 
     def __init__(self, file: Any, size: int | None = None):
         self.file, self.size = file, size
-        self.position = 0
-        self.buffer = b""
+        self.buffer, self.at, self.end = b"", 0, 0  # `end`: where the buffer ends in the file
+
+    @property
+    def position(self) -> int:
+        """Where in the file the next byte is."""
+        return self.end - len(self.buffer) + self.at
 
     def fill(self, size: int) -> bytes:
-        """What comes next: at least so many bytes, fewer at the end of the file; the position stays."""
-        if len(self.buffer) < size:
-            parts, have = [self.buffer], len(self.buffer)
+        """What comes next: so many bytes, fewer at the end of the file; the position stays."""
+        if len(self.buffer) - self.at < size:
+            parts, have = [self.buffer[self.at :]], len(self.buffer) - self.at
             while have < size and (part := self.file.read(max(READ_BYTES, size - have))):
                 parts.append(part)
                 have += len(part)
-            self.buffer = b"".join(parts)
-        return self.buffer
+                self.end += len(part)
+            self.buffer, self.at = b"".join(parts), 0
+        return self.buffer[self.at : self.at + size]
 
     def take(self) -> bytes:
         """The next part of the file; b"" at its end."""
-        part = self.buffer or self.file.read(READ_BYTES)
-        self.buffer = b""
-        self.position += len(part)
+        part = self.fill(1) and self.buffer[self.at : self.at + PART_BYTES]
+        self.at += len(part)
         return part
-
-    def give_back(self, part: bytes) -> None:
-        """Undoes the taking of the last bytes that were taken."""
-        self.buffer = part + self.buffer
-        self.position -= len(part)
 
     def skip(self, size: int) -> int:
         """How many bytes were skipped: fewer than asked for at the end of the file."""
-        if self.size is not None and size > len(self.buffer) + READ_BYTES:
+        if self.size is not None:
             size = min(size, self.size - self.position)
             self.seek(self.position + size)
             return size
         left = size
-        while left and (part := self.take()):
-            if len(part) > left:
-                self.give_back(part[left:])
-                part = part[:left]
+        while left and (part := self.fill(min(left, READ_BYTES))):
+            self.at += len(part)
             left -= len(part)
         return size - left
 
     def skip_newlines(self) -> None:
         """Moves to the next byte that is neither CR nor LF."""
-        while (view := self.fill(1)) and view[:1] in b"\r\n":
-            self.skip(len(view) - len(view.lstrip(b"\r\n")))
+        while (view := self.fill(PART_BYTES)) and view[:1] in b"\r\n":
+            self.at += len(view) - len(view.lstrip(b"\r\n"))
 
     def seek(self, position: int) -> None:
         """Moves to a position."""
-        if self.position <= position <= self.position + len(self.buffer):
-            self.buffer = self.buffer[position - self.position :]
-            self.position = position
+        start = self.end - len(self.buffer)
+        if start <= position <= self.end:
+            self.at = position - start
         else:
             self.restart(position)
 
     def restart(self, position: int) -> None:
         """Moves to a position after someone else has moved the file."""
         self.file.seek(position)
-        self.position, self.buffer = position, b""
+        self.buffer, self.at, self.end = b"", 0, position
 
     def find(self, pattern: re.Pattern[bytes]) -> int | None:
         """Moves to the next match of a pattern, or to the end of the file; the position of the match."""
         while view := self.fill(OVERLAP_BYTES + READ_BYTES):
             found = pattern.search(view)
             at_end = len(view) < OVERLAP_BYTES + READ_BYTES
-            if found and (at_end or found.start() <= len(view) - OVERLAP_BYTES):
-                self.skip(found.start())
+            if found and (at_end or found.start() <= READ_BYTES):
+                self.at += found.start()
                 return self.position
-            self.skip(len(view) if at_end else len(view) - OVERLAP_BYTES)
+            self.at += len(view) if at_end else READ_BYTES
         return None
 
 
@@ -121,8 +119,8 @@ class InflatedFile:
         source = ByteSource(self.file)
         kind = frame_at(source.fill(4))
         frame = kind()
-        try:
-            while not frame.eof and (part := source.take()):
+        while not frame.eof and (part := source.take()):
+            try:
                 yield from frame.pieces(part)
-        except BROKEN:
-            return
+            except BROKEN:
+                return

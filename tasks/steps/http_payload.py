@@ -118,9 +118,7 @@ def _decoded(body: bytes, name: str, limits: Limits, problems: list[str]) -> byt
     return decoded
 
 
-def _collect(
-    chunks: Iterator[bytes], encoded: int, allowed: int, limits: Limits
-) -> tuple[bytes, str | None]:
+def _collect(chunks: Iterator[bytes], encoded: int, allowed: int, limits: Limits) -> tuple[bytes, str | None]:
     """All that can be decoded, and what ended it early."""
     parts, size = [], 0
     try:

@@ -6,7 +6,6 @@ as written by real crawlers: any case, LF or CRLF, folded lines, bytes that are 
 
 import functools
 import re
-from typing import NamedTuple
 
 MAX_HEAD_BYTES = 1 << 20  # a head that goes on for longer is none
 PAGE_KINDS = frozenset({"response", "resource", "revisit"})
@@ -83,20 +82,37 @@ class ArcHead(Head):
         }
 
 
-class HttpHead(NamedTuple):
-    """The head of an HTTP response: `status` (None where the status line has none) and its fields in order."""
+class HttpHead:
+    """The head of an HTTP response: its bytes, the `size` of them, and what they say."""
 
-    status: int | None
-    fields: tuple[tuple[str, str], ...]
-    size: int
+    def __init__(self, raw: bytes):
+        self.raw = raw
+        self.size = len(raw)
 
-    def get(self, name: str) -> str:
-        """The first field of that lower-case name; "" where there is none."""
-        return next((value for found, value in self.fields if found == name), "")
+    @functools.cached_property
+    def status(self) -> int | None:
+        """The status; None where the first line has none."""
+        found = HTTP_STATUS.match(self.raw)
+        return int(found.group(1)) if found else None
+
+    @functools.cached_property
+    def fields(self) -> list[tuple[str, str]]:
+        """(lower-case name, value) in order."""
+        return parse_fields(self.raw.partition(b"\n")[2])
+
+    @functools.cached_property
+    def _lower(self) -> bytes:
+        return self.raw.lower()
 
     def all(self, name: str) -> list[str]:
-        """All fields of that lower-case name, in order."""
+        """The values of all fields of that lower-case name, in order."""
+        if name.encode() not in self._lower:  # most names, in most heads
+            return []
         return [value for found, value in self.fields if found == name]
+
+    def get(self, name: str) -> str:
+        """The value of the first field of that lower-case name; "" where there is none."""
+        return next(iter(self.all(name)), "")
 
 
 def starts_record(data: bytes, position: int = 0) -> bool:
@@ -120,10 +136,7 @@ def parse_http_head(block: bytes) -> HttpHead | None:
     """
     if block[:5].upper() != b"HTTP/":
         return None
-    end = head_end(block) or len(block)
-    first, _, rest = block[:end].partition(b"\n")
-    status = HTTP_STATUS.match(first)
-    return HttpHead(int(status.group(1)) if status else None, tuple(parse_fields(rest)), end)
+    return HttpHead(block[: head_end(block) or len(block)])
 
 
 def head_end(data: bytes) -> int:

@@ -22,26 +22,28 @@ from tasks.steps.record_heads import MAX_HEAD_BYTES, PAGE_KINDS, Head, HttpHead,
 LZ4_MAGIC = b"\x04\x22\x4d\x18"
 FRAME_READERS = {ZSTD_MAGIC: ZstdReader, LZ4_MAGIC: Lz4Reader}
 UNREADABLE = "unreadable_record"
+DEFAULT_LIMITS = Limits()
 TAIL_BYTES = 4  # CR LF CR LF ends a record
 HASHES = ("md5", "sha1", "sha256", "sha512")
 
 
 @dataclass(frozen=True)
 class Record:
-    """A record: its head, its HTTP head where it has one, its decoded payload, and what was wrong with it."""
+    """A record: its head, its HTTP head if it has one, and its body as stored and decoded.
+
+    `problems` say what was wrong with it.
+    """
 
     head: Head
     http: HttpHead | None
+    body: bytes
     payload: bytes
     problems: tuple[str, ...] = ()
 
     @property
     def content_type(self) -> str:
         """What the page is declared to be; "" where nothing is said."""
-        if self.http is not None:
-            return self.http.get("content-type")
-        declared = self.head.get("content-type")
-        return "" if declared.startswith("application/http") else declared
+        return declared_type(self.head, self.http)
 
     @property
     def truncated(self) -> str:
@@ -49,12 +51,20 @@ class Record:
         return truncation(self.head)
 
 
+def declared_type(head: Head, http: HttpHead | None) -> str:
+    """The Content-Type of a page; "" where nothing is said."""
+    if http is not None:
+        return http.get("content-type")
+    declared = head.get("content-type")
+    return "" if declared.lower().startswith("application/http") else declared
+
+
 def truncation(head: Head) -> str:
     """Why a record holds only a part of its page; "" where it holds all."""
     return head.get("warc-truncated") or ("segmented" if head.get("warc-segment-number") else "")
 
 
-def read_record(data: bytes, limits: Limits = Limits()) -> Record:
+def read_record(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Record:
     """The one record in `data`, compressed or not, with its payload decoded.
 
     Raises:
@@ -67,11 +77,11 @@ def read_record(data: bytes, limits: Limits = Limits()) -> Record:
     problems: list[str] = []
     block = _block(data, head, problems)
     if head.kind == "revisit":
-        return Record(head, parse_http_head(block), b"")
+        return Record(head, parse_http_head(block), b"", b"")
     http = parse_http_head(block) if head.kind in PAGE_KINDS else None
     body = block[http.size :] if http else block
     payload, more = decode_payload(body, http, limits)
-    return Record(head, http, payload, (*problems, *more))
+    return Record(head, http, body, payload, (*problems, *more))
 
 
 def block_end(head: Head, available: int) -> int | None:

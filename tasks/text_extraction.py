@@ -19,13 +19,13 @@ STAGE = Stage(
     libraries=(
         "brotli",
         "datatrove",
+        "deflate",
         "faust-cchardet",
         "fastwarc",
         "lxml",
         "lxml_html_clean",
         "pyarrow",
         "trafilatura",
-        "zlib-ng",
         "zstandard",
     ),
 )

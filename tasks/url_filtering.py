@@ -16,7 +16,7 @@ STAGE = Stage(
     "url_filtering",
     "Filter URLs",
     version=3,
-    libraries=("datatrove", "fastwarc", "pyarrow", "tldextract", "zlib-ng", "zstandard"),
+    libraries=("datatrove", "deflate", "fastwarc", "pyarrow", "tldextract", "zstandard"),
 )
 
 CRAWL_FILES = ("warc/*.warc.gz",)

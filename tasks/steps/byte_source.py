@@ -30,6 +30,11 @@ class ByteSource:
 
     def fill(self, size: int) -> bytes:
         """What comes next: so many bytes, fewer at the end of the file; the position stays."""
+        self.load(size)
+        return self.buffer[self.at : self.at + size]
+
+    def load(self, size: int) -> None:
+        """Gets so many bytes into the buffer, from `at` on, or all that there are."""
         if len(self.buffer) - self.at < size:
             parts, have = [self.buffer[self.at :]], len(self.buffer) - self.at
             while have < size and (part := self.file.read(max(READ_BYTES, size - have))):
@@ -37,7 +42,6 @@ class ByteSource:
                 have += len(part)
                 self.end += len(part)
             self.buffer, self.at = b"".join(parts), 0
-        return self.buffer[self.at : self.at + size]
 
     def take(self) -> bytes:
         """The next part of the file; b"" at its end."""

@@ -5,12 +5,12 @@ nor warcio tell of a record.
 """
 
 import io
+import zlib
 from collections.abc import Iterator
 from typing import Protocol
 
 import zstandard
 from fastwarc.stream_io import Lz4Reader
-from zlib_ng import zlib_ng
 
 from tasks.steps.http_payload import GZIP, GZIP_MAGIC, STEP_BYTES, ZSTD_MAGIC, inflate_part
 
@@ -18,7 +18,7 @@ LZ4_MAGIC = b"\x04\x22\x4d\x18"
 ZSTD_PART_BYTES = 1024  # four bytes of zstd may stand for 128 KiB
 MAX_LZ4_FRAME_BYTES = 64 << 20
 PEEK_BYTES = 8192
-BROKEN = (EOFError, OSError, ValueError, zlib_ng.error, zstandard.ZstdError)
+BROKEN = (EOFError, OSError, ValueError, zlib.error, zstandard.ZstdError)
 
 
 class Frame(Protocol):
@@ -41,13 +41,13 @@ class GzipFrame:
     """A gzip member."""
 
     def __init__(self) -> None:
-        self.inflater = zlib_ng.decompressobj(GZIP)
+        self.inflater = zlib.decompressobj(GZIP)
         self.eof, self.unused = False, b""
 
     @staticmethod
     def peek(view: bytes) -> bytes:
         """The beginning of what the member that `view` begins with inflates to."""
-        return zlib_ng.decompressobj(GZIP).decompress(view, PEEK_BYTES)
+        return zlib.decompressobj(GZIP).decompress(view, PEEK_BYTES)
 
     def pieces(self, part: bytes) -> Iterator[bytes]:
         """What one more part of the file decompresses to."""

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import brotli
 import zstandard
-from zlib_ng import zlib_ng
 
 from tasks.steps.record_heads import HttpHead
 
@@ -22,11 +21,12 @@ FREE_BYTES = 1 << 20  # decoded bytes below which a ratio says nothing
 ZSTD_WINDOW_BYTES = 8 << 20
 GZIP, ZLIB, RAW_DEFLATE = zlib.MAX_WBITS | 16, zlib.MAX_WBITS, -zlib.MAX_WBITS
 GZIP_MAGIC, ZSTD_MAGIC = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+GZIP_START = GZIP_MAGIC + b"\x08"  # and deflate, the only method that there is
 CHUNK_SIZE = re.compile(rb"[ \t]*([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\n]{0,1000})?\r?\n")
 BINARY = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 PLAIN_PROBE_BYTES = 512
 MAX_ENCODINGS, MAX_GZIP_STREAMS = 8, 10_000
-DECODING_ERRORS = (EOFError, zlib_ng.error, brotli.error, zstandard.ZstdError)
+DECODING_ERRORS = (EOFError, zlib.error, brotli.error, zstandard.ZstdError)
 
 
 class Limits(NamedTuple):
@@ -97,7 +97,7 @@ def _without_chunks(body: bytes, problems: list[str]) -> bytes:
 
 def _decoded(body: bytes, name: str, limits: Limits, problems: list[str]) -> bytes:
     decode = DECODERS.get(name)
-    if decode and name != "gzip" and body.startswith(GZIP_MAGIC + b"\x08"):
+    if decode and name != "gzip" and body.startswith(GZIP_START):
         problems.append(f"gzip declared as {name}")
         decode = _gunzip
     if decode is None:
@@ -139,11 +139,11 @@ def inflate(data: bytes, window: int, streams: int = 1) -> Iterator[bytes]:
 
     Raises:
         EOFError: the last stream is cut off, or there are too many.
-        zlib_ng.error: one is damaged.
+        zlib.error: one is damaged.
     """
     place = 0
     for _ in range(streams):
-        inflater = zlib_ng.decompressobj(window)
+        inflater = zlib.decompressobj(window)
         while not inflater.eof:
             part = data[place : place + SLICE_BYTES]
             place += len(part)
@@ -183,7 +183,7 @@ def _deflate_pieces(body: bytes) -> Iterator[bytes]:
         for piece in inflate(body, ZLIB):
             empty = False
             yield piece
-    except zlib_ng.error:
+    except zlib.error:
         if not empty:
             raise
         yield from inflate(body, RAW_DEFLATE)

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Any, NamedTuple
 
-from zlib_ng import zlib_ng
+from deflate import DeflateError, gzip_decompress
 
 from tasks.steps.byte_source import ByteSource, InflatedFile
 from tasks.steps.frames import BROKEN, frame_at
-from tasks.steps.http_payload import GZIP, GZIP_MAGIC, STEP_BYTES
+from tasks.steps.http_payload import GZIP_START
 from tasks.steps.record_heads import (
     ARC_START,
     MAX_HEAD_BYTES,
@@ -35,6 +35,8 @@ NO_RECORD = DAMAGED, "no record begins here"
 KEPT_BYTES = 2 * MAX_HEAD_BYTES  # of an inflated record, for its two heads
 MAX_INFLATED_BYTES = 4 << 30
 SALVAGED_PART_BYTES = 64  # an inflater that meets damage keeps all that it made of the part
+SHORTCUT_BYTES = 1 << 20  # of a member, and of what it inflates to
+MIN_MEMBER_BYTES = 18  # Source: RFC 1952, section 2.2: head of 10 bytes, digest and size of 8
 START_BYTES = 8192  # more than the first line of a record takes
 PACKED_START = re.compile(rb"\x1f\x8b\x08[\x00-\x1f]|\x28\xb5\x2f\xfd|\x04\x22\x4d\x18")
 ANY_START = re.compile(b"|".join((PACKED_START.pattern, WARC_START.pattern, b"(?<=\n)" + ARC_START.pattern)))
@@ -79,10 +81,13 @@ def walk(file: Any, size: int | None = None) -> Iterator[Found]:
     """
     source, packed = ByteSource(file, size), False
     while start := source.fill(4):
-        if found := _gzip_record(source, start):
+        while found := _gzip_record(source):
             packed = True
             yield found
-        elif frame_at(start):
+            start = b""
+        if not start:
+            continue
+        if frame_at(start):
             packed = True
             yield from _frame(source)
         elif start[:1] in b"\r\n":
@@ -93,25 +98,32 @@ def walk(file: Any, size: int | None = None) -> Iterator[Found]:
             yield _lost(source, source.position, source.position + 1, NO_RECORD, packed)
 
 
-def _gzip_record(source: ByteSource, begin: bytes) -> Found | None:
+def _gzip_record(source: ByteSource) -> Found | None:
     """The record of a sound gzip member of moderate size; None, and nothing done, in all other cases.
 
-    `_frame` finds the same; nearly all records of a crawl are met here, which is worth the shortcut.
+    `_frame` finds the same. Nearly all records of a crawl are met here, at twice the speed: libdeflate takes
+    whole members, of which the next one's beginning is a good guess at the end. It checks length and digest.
     """
-    if not begin.startswith(GZIP_MAGIC):
+    if not source.buffer.startswith(GZIP_START, source.at):
         return None
-    start, inflater, data = source.position, zlib_ng.decompressobj(GZIP), b""
+    end = source.buffer.find(GZIP_START, source.at + MIN_MEMBER_BYTES)
+    if end < 0:
+        source.load(SHORTCUT_BYTES)
+        end = source.buffer.find(GZIP_START, source.at + MIN_MEMBER_BYTES)
+    member = source.buffer[source.at : end if end >= 0 else None]
+    size = int.from_bytes(member[-4:], "little")
+    if size > SHORTCUT_BYTES or len(member) < MIN_MEMBER_BYTES:
+        return None
     try:
-        while not inflater.eof and len(data) < STEP_BYTES and (part := source.take()):
-            data += inflater.decompress(part, STEP_BYTES)
-        source.at -= len(inflater.unused_data)
-    except zlib_ng.error:
-        inflater = None
-    head = parse_head(data) if inflater and inflater.eof else None
-    if head is None or not _is_single(head, data, len(data)):
-        source.seek(start)
+        data = gzip_decompress(member)
+    except (DeflateError, ValueError):
         return None
-    return Found(start, source.position - start, head, _http(head, data))
+    head = parse_head(data)
+    if head is None or len(data) != size or not _is_single(head, data, size):
+        return None
+    start = source.position
+    source.at += len(member)
+    return Found(start, len(member), head, _http(head, data))
 
 
 def _frame(source: ByteSource) -> Iterator[Found]:
@@ -240,7 +252,7 @@ def _ends_here(source: ByteSource) -> bool:
 
 
 def _http(head: Head | None, data: bytes) -> HttpHead | None:
-    return parse_http_head(data[head.size :]) if head and head.kind in PAGE_KINDS else None
+    return parse_http_head(data, head.size) if head and head.kind in PAGE_KINDS else None
 
 
 def _lost(

@@ -57,7 +57,9 @@ class TextExtraction(Section):
     page_memory_bytes: int = Field(default=2_000_000_000, ge=50_000_000)
     """Memory that one page may take."""
     max_payload_bytes: int = Field(default=20_000_000, ge=1000)
-    """Larger pages are recorded as failed."""
+    """Larger pages, by their decoded bytes, are recorded as failed."""
+    max_decoding_ratio: float = Field(default=1000.0, ge=10)
+    """Decoded bytes per byte of `Content-Encoding`; pages of over 1 MiB above this are recorded as failed."""
     obey_signals: tuple[Signal, ...] = ()
     """What a page or its header may say that leaves it out: robots directives, and `tdm-reservation` (the TDM
     Reservation Protocol). Recorded of every page, whatever is obeyed."""

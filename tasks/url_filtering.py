@@ -6,9 +6,10 @@ from pipeline_config.settings import Source
 from tasks.run import Run
 from tasks.sources import SourceFile, origin_of, source_files, takedown_lists
 from tasks.stage import Report, Stage, Work
+from tasks.steps.record_pointers import POINTER_NOTES, ReadPointers
 from tasks.steps.shards import POINTER_SCHEMA, WriteShard
 from tasks.steps.takedown import TakeDown, TakedownList
-from tasks.steps.url_filtering import NOTED, FilterUrls, ReadPointers
+from tasks.steps.url_filtering import URL_NOTES, FilterUrls
 from tasks.steps.url_lists import UrlList
 from tasks.store import StageOutput
 from tasks.url_lists import find_lists, without_places
@@ -17,7 +18,16 @@ STAGE = Stage(
     "url_filtering",
     "Filter URLs",
     version=3,
-    libraries=("datatrove", "fastwarc", "google-re2", "idna", "pyarrow", "tldextract"),
+    libraries=(
+        "datatrove",
+        "deflate",
+        "fastwarc",
+        "google-re2",
+        "idna",
+        "pyarrow",
+        "tldextract",
+        "zstandard",
+    ),
 )
 
 CRAWL_FILES = ("warc/*.warc.gz",)
@@ -30,7 +40,7 @@ def filter_urls(run: Run, source: Source, crawl: StageOutput | None = None) -> S
         crawl: output that holds the source's WARC files, for a source that was made here.
 
     Raises:
-        SourceError: a WARC file is missing, empty, damaged, or not a WARC file.
+        SourceError: a WARC file is missing or empty, or holds no record.
     """
     files = warc_files(run, source, crawl)
     content = [{"path": file.path, "content": file.identity} for file in files]
@@ -68,6 +78,6 @@ def _build(
     reader = ReadPointers([f.uri for f in files], [f.path for f in files], source.name, source.dump)
     decide = FilterUrls(work.settings, lists)
     decide.prepare()  # once, before the workers that use it
-    writer = WriteShard(str(work.folder), POINTER_SCHEMA, notes=NOTED)
+    writer = WriteShard(str(work.folder), POINTER_SCHEMA, notes=[*POINTER_NOTES, *URL_NOTES])
     steps = [reader, TakeDown(taken), decide, writer]
     return work.run_shards(steps, tasks=len(files))

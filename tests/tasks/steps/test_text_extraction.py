@@ -7,10 +7,10 @@ from datatrove.data import Document
 
 from pipeline_config.curation import TextExtraction
 from pipeline_config.errors import SourceError
+from tasks.steps.record_pointers import ReadPointers
 from tasks.steps.sample_crawl import warc_record
 from tasks.steps.shards import FATE, POINTER_SCHEMA, WriteShard
 from tasks.steps.text_extraction import PAYLOAD, ExtractText, ReadRecords, decode_page, read_record
-from tasks.steps.url_filtering import ReadPointers
 
 GOLDEN = "d8fea036994ed78deff64aa1ba11b350599cf1d47b261fdd41ecf00ff2f6bff6"
 RUSSIAN = "Съешь же ещё этих мягких французских булок, да выпей чаю. Широкая электрификация юга. " * 3

@@ -159,7 +159,8 @@ def portable_settings(settings: Settings) -> dict[str, Any]:
     for source in values["sources"]:
         for name in ("base", "takedown"):
             del source[name]
-        source["uris"] = [_name_of(uri) for uri in source["uris"]]
+        for name in ("uris", "index"):
+            source[name] = [_name_of(uri) for uri in source[name]]
         if source["dataset"]:
             source["dataset"] = _name_of(source["dataset"])
     rules = values["url_filtering"]

@@ -35,7 +35,7 @@ def extract_text(
     run: Run, source: Source, pointers: StageOutput, crawl: StageOutput | None = None
 ) -> StageOutput:
     """Documents with the main text of the pages that the pointers name. No HTML is written."""
-    files = warc_files(run, source, crawl)
+    files = warc_files(run, source, pointers, crawl)
     return run.stage(
         STAGE,
         partial(_build, uris={file.path: file.uri for file in files}),

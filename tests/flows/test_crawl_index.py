@@ -73,7 +73,7 @@ def server() -> Iterator[ThreadingHTTPServer]:
 
 @pytest.fixture
 def crawl(server: ThreadingHTTPServer, tmp_path: Path) -> SimpleNamespace:
-    """Two WARC files of 24 records and their index, in random order: `wanted` spans by file, and `settings`."""
+    """Two WARC files and their index, in random order: `wanted` spans by file, and `settings`."""
     choose, rows = random.Random(0), []
     wanted: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for file in ("crawl-data/a.warc.gz", "crawl-data/b.warc.gz"):

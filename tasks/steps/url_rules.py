@@ -46,6 +46,7 @@ class UrlRules:
         self.domains, self.urls = integrated_lists()
         self.banned = words_of("banned_words.txt")
         self.soft_banned = words_of("soft_banned_words.txt")
+        self.words = frozenset(word.encode("ascii") for word in self.banned | self.soft_banned)
         self.subwords = _automaton(words_of("banned_subwords.txt"))
 
     def verdict(self, url: str) -> Verdict | None:
@@ -82,16 +83,21 @@ class UrlRules:
 
     def _by_words(self, url: str) -> Verdict | None:
         data = url.encode("utf-8", "surrogatepass")
-        words = set(data.translate(TO_SPACES).decode("ascii").split(" "))
-        if not self.banned.isdisjoint(words):
-            return "hard_blacklisted", min(self.banned & words)
-        if not self.soft_banned.isdisjoint(words):
-            found = self.soft_banned & words
-            if len(found) >= self.soft_word_threshold:
-                return "soft_blacklisted", " ".join(sorted(found))
+        words = data.translate(TO_SPACES).split()
+        if not self.words.isdisjoint(words) and (verdict := self._by_whole_words(words)):
+            return verdict
         letters = data.translate(TO_LOWER, OTHERS).decode("ascii")
         if (match := next(self.subwords.iter(letters), None)) is not None:
             return "blacklisted_subword", match[1]
+        return None
+
+    def _by_whole_words(self, words: list[bytes]) -> Verdict | None:
+        found = {word.decode("ascii") for word in words}
+        if banned := self.banned & found:
+            return "hard_blacklisted", min(banned)
+        soft_banned = self.soft_banned & found
+        if len(soft_banned) >= self.soft_word_threshold:
+            return "soft_blacklisted", " ".join(sorted(soft_banned))
         return None
 
 

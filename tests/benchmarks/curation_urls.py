@@ -4,8 +4,9 @@
 
 Each repetition is a fresh process for each of the two, one after the other: it loads the lists, decides about
 the URLs of the shared crawl once to warm up, and then about the same URLs with another first label of their
-hosts, so that nothing that was remembered helps. Both must give the same decisions and reasons. Memory is the
-growth of the private (unshared) pages of the process: what every further worker costs.
+hosts, so that nothing that was remembered helps. Both must give the same decisions and reasons. Memory is
+what the process has for itself after the lists were loaded and used, and had not before: what each worker
+costs.
 """
 
 import argparse
@@ -26,7 +27,7 @@ SIDES = ("ours", "peer")
 
 
 def measure(repeats: int) -> dict[str, Any]:
-    """Medians of CPU microseconds per URL, load seconds and private bytes of both; `ratio` is peer to ours.
+    """Medians of CPU microseconds per URL, load seconds and own megabytes of both; `ratio` is peer to ours.
 
     Raises:
         RuntimeError: a process failed, or the two decide differently.
@@ -42,7 +43,7 @@ def measure(repeats: int) -> dict[str, Any]:
     found: dict[str, Any] = {
         side: {
             name: round(statistics.median(run[name] for run in runs[side]), 3)
-            for name in ("cpu_us", "load_seconds", "private_mb")
+            for name in ("cpu_us", "load_seconds", "own_mb")
         }
         for side in SIDES
     }
@@ -70,7 +71,7 @@ def _one(side: str) -> dict[str, Any]:
 def _measured(side: str) -> dict[str, Any]:
     with gzip.open(MANIFEST, "rt") as file:
         urls = [json.loads(line)["url"] for line in file]
-    before, private = time.process_time(), _private_bytes()
+    before, own = time.process_time(), _own_bytes()
     decide = _ours() if side == "ours" else _theirs()
     loaded = time.process_time() - before
     for url in urls:
@@ -83,7 +84,7 @@ def _measured(side: str) -> dict[str, Any]:
         "urls": len(others),
         "cpu_us": 1e6 * seconds / len(others),
         "load_seconds": loaded,
-        "private_mb": (_private_bytes() - private) / 1e6,
+        "own_mb": (_own_bytes() - own) / 1e6,
         "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
         "reasons": reasons,
     }
@@ -115,9 +116,10 @@ def _theirs() -> Any:
     return decide
 
 
-def _private_bytes() -> int:
+def _own_bytes() -> int:
+    """Memory that no file backs: what the lists' file gives is shared by all processes of the machine."""
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
-    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Private_"))
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Anonymous:"))
 
 
 def main() -> None:

@@ -109,7 +109,6 @@ def crawl(path: Path) -> list[int]:
     return [sum(map(len, records[:number])) for number in range(3)]
 
 
-@pytest.mark.filterwarnings("ignore:The 'registered_domain' property:DeprecationWarning")  # DataTrove's
 def test_documents_that_a_payload_type_kept_out_are_fetched_and_won(hand, make, tmp_path):
     offsets = crawl(tmp_path / "a.warc.gz")
     size = (tmp_path / "a.warc.gz").stat().st_size

@@ -39,11 +39,14 @@ def read_pointers(uri: str) -> Iterator[dict[str, Any]]:
     try:
         with fsspec.open(uri, "rb") as file:
             for found in walk(file, _size(file, uri)):
-                is_archive = is_archive or found.head is not None
-                held.extend(_pointer(found))
-                if is_archive:
+                if not is_archive and found.head is not None:
+                    is_archive = True
                     yield from held
-                    held.clear()
+                pointer = _pointer(found)
+                if pointer and is_archive:
+                    yield pointer
+                elif pointer:
+                    held.append(pointer)
     except Exception as error:
         not_an_archive = isinstance(error, OSError) and error.errno is None
         if not_an_archive or isinstance(error, FileNotFoundError) or may_pass(error):
@@ -65,12 +68,12 @@ def _size(file: Any, uri: str) -> int:
     return size
 
 
-def _pointer(found: Found) -> Iterator[dict[str, Any]]:
-    """The pointer to what was found, or nothing for a whole record that is no page."""
+def _pointer(found: Found) -> dict[str, Any] | None:
+    """The pointer to what was found; None for a whole record that is no page."""
     head = found.head or Head(b"")
     may_be_a_page = found.failure is not None and found.failure[0] != NOT_SEPARABLE
     if not may_be_a_page and head.kind not in (*PAGE_KINDS, CONVERSION):
-        return
+        return None
     pointer = {
         "id": head.get("warc-record-id").strip("<>"),
         "url": head.get("warc-target-uri").strip("<>"),
@@ -87,7 +90,7 @@ def _pointer(found: Found) -> Iterator[dict[str, Any]]:
         pointer[FATE] = failed(*found.failure)
     elif head.kind == CONVERSION:
         pointer[FATE] = removed(CONVERSION, "made from another record")
-    yield pointer
+    return pointer
 
 
 def _notes(head: Head, http: HttpHead | None) -> dict[str, Any]:

@@ -34,7 +34,6 @@ DAMAGED, CUT_OFF, NOT_SEPARABLE, TOO_LARGE = "damaged", "cut_off", "not_separabl
 NO_RECORD = DAMAGED, "no record begins here"
 KEPT_BYTES = 2 * MAX_HEAD_BYTES  # of an inflated record, for its two heads
 MAX_INFLATED_BYTES = 4 << 30
-SALVAGED_PART_BYTES = 64  # an inflater that meets damage keeps all that it made of the part
 SHORTCUT_BYTES = 1 << 20  # of a member, and of what it inflates to
 MIN_MEMBER_BYTES = 18  # Source: RFC 1952, section 2.2: head of 10 bytes, digest and size of 8
 START_BYTES = 8192  # more than the first line of a record takes
@@ -133,7 +132,8 @@ def _frame(source: ByteSource) -> Iterator[Found]:
     head = parse_head(data)
     if failure and not _goes_on(head, inflated.size):
         search = end if failure[0] == TOO_LARGE else start + 1
-        yield _lost(source, start, search, failure, True, *_salvaged(source, start))
+        head = head or (Head(data) if WARC_LINE.match(data) else None)
+        yield _lost(source, start, search, failure, True, head, _http(head, data))
     elif head and not failure and _is_single(head, data, inflated.size):
         yield Found(start, end - start, head, _http(head, data))
     elif head or starts_record(data[:START_BYTES].lstrip(b"\r\n")):
@@ -163,22 +163,6 @@ def _inflate(source: ByteSource, inflated: _Inflated) -> tuple[str, str] | None:
             return TOO_LARGE, f"inflates to more than {MAX_INFLATED_BYTES} bytes"
     source.at -= len(frame.unused)
     return None
-
-
-def _salvaged(source: ByteSource, start: int) -> tuple[Head | None, HttpHead | None]:
-    """The heads of the record in a broken frame, as far as they can be had."""
-    source.restart(start)
-    view, data = source.fill(MAX_HEAD_BYTES)[:MAX_HEAD_BYTES], b""
-    frame = frame_at(view)()
-    try:
-        for place in range(0, len(view), SALVAGED_PART_BYTES):
-            data += b"".join(frame.pieces(view[place : place + SALVAGED_PART_BYTES]))
-            if frame.eof or len(data) > MAX_HEAD_BYTES:
-                break
-    except BROKEN:
-        pass
-    head = parse_head(data) or (Head(data) if WARC_LINE.match(data) else None)
-    return head, _http(head, data)
 
 
 def _is_single(head: Head, data: bytes, size: int) -> bool:

@@ -28,7 +28,7 @@ from tasks.steps.record_heads import (
     parse_http_head,
     starts_record,
 )
-from tasks.steps.warc_records import block_end
+from tasks.steps.warc_records import TAIL_BYTES, block_end
 
 DAMAGED, CUT_OFF, NOT_SEPARABLE, TOO_LARGE = "damaged", "cut_off", "not_separable", "record_too_large"
 NO_RECORD = DAMAGED, "no record begins here"
@@ -130,11 +130,11 @@ def _frame(source: ByteSource) -> Iterator[Found]:
     failure = _inflate(source, inflated)
     end, data = source.position, inflated.data
     head = parse_head(data)
-    if failure and not _goes_on(head, inflated.size):
-        search = end if failure[0] == TOO_LARGE else start + 1
-        head = head or (Head(data) if WARC_LINE.match(data) else None)
-        yield _lost(source, start, search, failure, True, head, _http(head, data))
-    elif head and not failure and _is_single(head, data, inflated.size):
+    if failure and failure[0] == TOO_LARGE:
+        yield _lost(source, start, end, failure, True, head, _http(head, data))
+    elif failure:
+        yield from _broken_frame(source, start, failure, inflated)
+    elif head and _is_single(head, data, inflated.size):
         yield Found(start, end - start, head, _http(head, data))
     elif head or starts_record(data[:START_BYTES].lstrip(b"\r\n")):
         yield from _shared_frame(source, start, end)
@@ -142,9 +142,21 @@ def _frame(source: ByteSource) -> Iterator[Found]:
         yield Found(start, end - start, None, None, (DAMAGED, f"a frame without a record: {data[:40]!r}"))
 
 
-def _goes_on(head: Head | None, size: int) -> bool:
-    """Whether there is more than one record in what was inflated."""
-    return head is not None and head.length is not None and head.size + head.length < size
+def _broken_frame(
+    source: ByteSource, start: int, failure: tuple[str, str], inflated: _Inflated
+) -> Iterator[Found]:
+    """The failed record of a frame that breaks off, after those that lie before it in the same frame."""
+    data = inflated.data
+    head = parse_head(data) or (Head(data) if WARC_LINE.match(data) else None)
+    http, end = _http(head, data), source.position
+    if head and head.length is not None and head.size + head.length + TAIL_BYTES < inflated.size:
+        for found in _walk_inside(source.file, start):
+            head, http = found.head, found.http
+            if found.failure:
+                break
+            yield found._replace(offset=start, length=end - start, failure=(NOT_SEPARABLE, SHARED))
+        source.restart(end)
+    yield _lost(source, start, start + 1, failure, True, head, http)
 
 
 def _inflate(source: ByteSource, inflated: _Inflated) -> tuple[str, str] | None:
@@ -175,7 +187,8 @@ def _shared_frame(source: ByteSource, start: int, end: int) -> Iterator[Found]:
     inside = _walk_inside(source.file, start)
     first, second = next(inside), next(inside, None)
     if second is None or (second.head is None and first.failure is None):
-        yield first._replace(offset=start, length=end - start)
+        # The frame is whole: a block that seems cut off has a wrong length, which `read_record` sees to
+        yield first._replace(offset=start, length=end - start, failure=None)
     else:
         for found in chain((first, second), inside):
             failure = found.failure or (NOT_SEPARABLE, SHARED)

@@ -62,9 +62,8 @@ class RangeHandler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         size = len(self.server.data)
-        span = (
-            re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", "")) if self.server.ranges else None
-        )
+        asked = self.headers.get("Range", "") if self.server.ranges else ""
+        span = re.fullmatch(r"bytes=(\d+)-(\d*)", asked)
         start = int(span[1]) if span else 0
         end = min(int(span[2]) + 1, size) if span and span[2] else size
         self.send_response(206 if span and start < size else 416 if span else 200)
@@ -178,14 +177,15 @@ def test_a_server_without_ranges_is_refused(server, pointers):
     server.ranges = False
     with pytest.raises(SourceError, match="does not serve ranges"):
         read_range(server.uri, 10, 20)
-    with pytest.raises(SourceError, match="cannot be read in ranges"):
+    server.data *= 3  # more than is asked for at once
+    with pytest.raises(SourceError, match="range requests"):
         list(ReadPointers([server.uri], ["a.warc.gz"], "web", "DUMP").run())
 
 
 def test_storage_that_is_away_is_told_from_a_file_that_is_missing(tmp_path, bad_server):
     with pytest.raises(SourceError, match="nothing"):
         read_range(str(tmp_path / "nothing"), 0, 1)
-    with pytest.raises(UnreachableError, match="a.warc"):
+    with pytest.raises(UnreachableError, match=r"a\.warc"):
         read_range("http://127.0.0.1:9/a.warc.gz", 0, 1)
     with pytest.raises(UnreachableError, match="503"):
         read_range(f"{bad_server}/503/a.warc.gz", 0, 1)

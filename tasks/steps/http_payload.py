@@ -4,6 +4,7 @@ Servers and crawlers declare encodings that are not there, cut bodies short, and
 decoded is kept, what is not encoded is taken as it is, and each such case is named.
 """
 
+import contextlib
 import io
 import re
 import zlib
@@ -57,7 +58,7 @@ def decode_payload(body: bytes, head: HttpHead | None, limits: Limits) -> tuple[
         RecordFailed: it becomes larger than the limits allow.
     """
     problems: list[str] = []
-    if head is not None:
+    if head is not None and head.mentions("-encoding"):
         transfer = _encodings(head, "transfer-encoding")
         if "chunked" in transfer:
             body = _without_chunks(body, problems)
@@ -158,7 +159,22 @@ def inflate(data: bytes, window: int, streams: int = 1) -> Iterator[bytes]:
 
 
 def inflate_part(inflater: Any, part: bytes) -> Iterator[bytes]:
-    """What one more part of a stream decompresses to, in pieces of a bounded size."""
+    """What one more part of a stream decompresses to, in pieces of a bounded size.
+
+    Raises:
+        zlib.error: it is damaged; what comes before the damage has been given.
+    """
+    spare, given = inflater.copy(), 0
+    try:
+        for piece in _pieces(inflater, part):
+            given += len(piece)
+            yield piece
+    except zlib.error:
+        yield from _before_damage(spare, part, given)
+        raise
+
+
+def _pieces(inflater: Any, part: bytes) -> Iterator[bytes]:
     full = True
     while full:
         piece = inflater.decompress(part, STEP_BYTES)
@@ -166,6 +182,16 @@ def inflate_part(inflater: Any, part: bytes) -> Iterator[bytes]:
         full = not inflater.eof and (bool(part) or len(piece) == STEP_BYTES)
         if piece:
             yield piece
+
+
+def _before_damage(inflater: Any, part: bytes, skipped: int) -> Iterator[bytes]:
+    """What a part decompresses to, byte by byte, as zlib keeps nothing of the call that meets damage."""
+    with contextlib.suppress(zlib.error):
+        for place in range(len(part)):
+            for piece in _pieces(inflater, part[place : place + 1]):
+                if skipped < len(piece):
+                    yield piece[skipped:]
+                skipped = max(0, skipped - len(piece))
 
 
 def _gunzip(body: bytes) -> Iterator[bytes] | None:

@@ -21,7 +21,7 @@ ARC_START = re.compile(
     rb" (?:\d{1,3}(?:\.\d{1,3}){3}|[0-9A-Fa-f:]{2,39}) \d{12,20} [^\n]{1,400}\n"
 )
 ARC_DATE = re.compile(rb" (\S+) (\d{12,20}) ")
-WRITTEN: dict[str, bytes] = {}  # what `_as_written` has found: names are few, and asked for often
+KEYS: dict[str, tuple[bytes, bytes]] = {}  # what `_keys` has found: names are few, and asked for often
 HTTP_STATUS = re.compile(rb"HTTP/[\d.]+[ \t]+(\d{3})(?!\d)", re.IGNORECASE)
 
 
@@ -46,7 +46,7 @@ class Fields:
 
     def get(self, name: str) -> str:
         """The value of the first field of that lower-case name; "" where there is none."""
-        raw, key = self.raw, WRITTEN.get(name) or _as_written(name)
+        raw, key = self.raw, (KEYS.get(name) or _keys(name))[0]
         start = raw.find(key)
         if start < 0:  # perhaps of another case
             return next(iter(self.all(name)), "")
@@ -61,7 +61,7 @@ class Fields:
         """Whether there may be a field of that lower-case name."""
         if self._lower is None:
             self._lower = self.raw.lower()
-        return name.encode() in self._lower
+        return (KEYS.get(name) or _keys(name))[1] in self._lower
 
 
 class Head(Fields):
@@ -123,7 +123,7 @@ def parse_head(data: bytes) -> Head | None:
     """The head that `data` begins with; None where it begins with none, or with a part of one."""
     if data[:5] == b"WARC/" and WARC_LINE.match(data):
         end = head_end(data)
-        return Head(bytes(data[:end])) if end else None
+        return Head(bytes(memoryview(data)[:end])) if end else None
     found = ARC_START.match(data)
     return ArcHead(bytes(found.group())) if found else None
 
@@ -159,11 +159,11 @@ def parse_fields(lines: bytes) -> list[tuple[str, str]]:
     return found
 
 
-def _as_written(name: str) -> bytes:
-    """How most write a field's name."""
+def _keys(name: str) -> tuple[bytes, bytes]:
+    """How most write a field's name at the beginning of a line, and the name alone in lower case."""
     upper = ("warc", "id", "uri", "ip")
     parts = [part.upper() if part in upper else part.title() for part in name.split("-")]
-    return WRITTEN.setdefault(name, b"\n" + "-".join(parts).encode() + b":")
+    return KEYS.setdefault(name, (b"\n" + "-".join(parts).encode() + b":", name.encode()))
 
 
 def _length(value: str) -> int | None:

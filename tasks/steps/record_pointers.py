@@ -9,13 +9,14 @@ import pyarrow as pa
 from datatrove.data import Document
 
 from pipeline_config.errors import SourceError, may_pass, reading_error
-from tasks.steps.record_heads import PAGE_KINDS, Head, HttpHead
-from tasks.steps.shards import FATE, NOTES, ReadShard, failed, removed
+from tasks.steps.record_heads import ARC_FILE_HEAD, PAGE_KINDS, Head, HttpHead
+from tasks.steps.shards import FATE, NOTES, Fate, ReadShard, failed, removed
 from tasks.steps.warc_records import declared_type, truncation
-from tasks.steps.warc_walk import NOT_SEPARABLE, Found, walk
+from tasks.steps.warc_walk import DAMAGED, NOT_SEPARABLE, Found, walk
 
 HTTP_HEAD = "_http_head"  # metadata: the record's `HttpHead`, for the steps of the same stage
 CONVERSION = "conversion"
+COMPANIONS = frozenset({"warcinfo", "request", "metadata", "continuation", ARC_FILE_HEAD})
 POINTER_NOTES = (
     pa.field("record_type", pa.string()),
     pa.field("http_status", pa.int32()),
@@ -38,39 +39,36 @@ def read_pointers(uri: str) -> Iterator[dict[str, Any]]:
     is_archive = False
     try:
         with fsspec.open(uri, "rb") as file:
-            for found in walk(file, _size(file, uri)):
-                is_archive = is_archive or found.head is not None
-                held.extend(_pointer(found))
-                if is_archive:
+            for found in walk(file, _size(file)):
+                if not is_archive and found.head is not None:
+                    is_archive = True
                     yield from held
-                    held.clear()
+                pointer = _pointer(found)
+                if pointer and is_archive:
+                    yield pointer
+                elif pointer:
+                    held.append(pointer)
     except Exception as error:
-        not_an_archive = isinstance(error, OSError) and error.errno is None
-        if not_an_archive or isinstance(error, FileNotFoundError) or may_pass(error):
+        unusable = isinstance(error, ValueError) or (isinstance(error, OSError) and error.errno is None)
+        if unusable or isinstance(error, FileNotFoundError) or may_pass(error):
             raise reading_error(error, uri, f"cannot read {uri}: {error}") from None
         raise
     if not is_archive:
         raise SourceError(f"{uri} is not a WARC file: it holds no record")
 
 
-def _size(file: Any, uri: str) -> int:
-    try:
-        size = file.seek(0, io.SEEK_END)
-        file.seek(0)
-    except ValueError:
-        raise SourceError(
-            f"{uri} cannot be read in ranges, so that no record could be read by itself: "
-            "copy the file, or serve it with Range support"
-        ) from None
+def _size(file: Any) -> int:
+    size = file.seek(0, io.SEEK_END)
+    file.seek(0)
     return size
 
 
-def _pointer(found: Found) -> Iterator[dict[str, Any]]:
-    """The pointer to what was found, or nothing for a whole record that is no page."""
+def _pointer(found: Found) -> dict[str, Any] | None:
+    """The pointer to what was found; None for a whole record that is no page."""
     head = found.head or Head(b"")
     may_be_a_page = found.failure is not None and found.failure[0] != NOT_SEPARABLE
-    if not may_be_a_page and head.kind not in (*PAGE_KINDS, CONVERSION):
-        return
+    if head.kind in COMPANIONS and not may_be_a_page:
+        return None
     pointer = {
         "id": head.get("warc-record-id").strip("<>"),
         "url": head.get("warc-target-uri").strip("<>"),
@@ -85,9 +83,15 @@ def _pointer(found: Found) -> Iterator[dict[str, Any]]:
     }
     if found.failure:
         pointer[FATE] = failed(*found.failure)
-    elif head.kind == CONVERSION:
-        pointer[FATE] = removed(CONVERSION, "made from another record")
-    yield pointer
+    elif head.kind not in PAGE_KINDS:
+        pointer[FATE] = _fate_of_no_page(head)
+    return pointer
+
+
+def _fate_of_no_page(head: Head) -> Fate:
+    if head.kind == CONVERSION:
+        return removed(CONVERSION, "made from another record")
+    return removed("record_type", head.kind) if head.kind else failed(DAMAGED, "a record without WARC-Type")
 
 
 def _notes(head: Head, http: HttpHead | None) -> dict[str, Any]:

@@ -28,20 +28,24 @@ from tasks.steps.record_heads import (
     parse_http_head,
     starts_record,
 )
-from tasks.steps.warc_records import block_end
+from tasks.steps.warc_records import TAIL_BYTES, block_end
 
 DAMAGED, CUT_OFF, NOT_SEPARABLE, TOO_LARGE = "damaged", "cut_off", "not_separable", "record_too_large"
 NO_RECORD = DAMAGED, "no record begins here"
 KEPT_BYTES = 2 * MAX_HEAD_BYTES  # of an inflated record, for its two heads
 MAX_INFLATED_BYTES = 4 << 30
-SALVAGED_PART_BYTES = 64  # an inflater that meets damage keeps all that it made of the part
 SHORTCUT_BYTES = 1 << 20  # of a member, and of what it inflates to
 MIN_MEMBER_BYTES = 18  # Source: RFC 1952, section 2.2: head of 10 bytes, digest and size of 8
 START_BYTES = 8192  # more than the first line of a record takes
 PACKED_START = re.compile(rb"\x1f\x8b\x08[\x00-\x1f]|\x28\xb5\x2f\xfd|\x04\x22\x4d\x18")
 ANY_START = re.compile(b"|".join((PACKED_START.pattern, WARC_START.pattern, b"(?<=\n)" + ARC_START.pattern)))
-NEXT_WARC, NEXT_ARC = re.compile(b"\n" + WARC_START.pattern), re.compile(b"\n" + ARC_START.pattern)
+NEXT_WARC, NEXT_ARC = (
+    re.compile(PACKED_START.pattern + b"|\n" + start.pattern) for start in (WARC_START, ARC_START)
+)
 SHARED = "shares a compressed frame with other records: compress each record, as `warcio recompress` does"
+
+
+Failure = tuple[str, str]  # reason, value
 
 
 class Found(NamedTuple):
@@ -51,7 +55,7 @@ class Found(NamedTuple):
     length: int
     head: Head | None = None
     http: HttpHead | None = None
-    failure: tuple[str, str] | None = None
+    failure: Failure | None = None
 
 
 class _Inflated:
@@ -79,7 +83,7 @@ def walk(file: Any, size: int | None = None) -> Iterator[Found]:
         file: opened for reading bytes, and able to seek.
         size: of the file, where it is known.
     """
-    source, packed = ByteSource(file, size), False
+    source, packed, plain = ByteSource(file, size), False, False
     while start := source.fill(4):
         while found := _gzip_record(source):
             packed = True
@@ -88,14 +92,17 @@ def walk(file: Any, size: int | None = None) -> Iterator[Found]:
         if not start:
             continue
         if frame_at(start):
-            packed = True
-            yield from _frame(source)
+            for found in _frame(source, PACKED_START if packed and not plain else ANY_START):
+                packed = packed or not found.failure
+                yield found
         elif start[:1] in b"\r\n":
             source.skip_newlines()
         elif starts_record(source.fill(START_BYTES)):
+            plain = True
             yield _plain(source)
         else:
-            yield _lost(source, source.position, source.position + 1, NO_RECORD, packed)
+            pattern = PACKED_START if packed and not plain else ANY_START
+            yield _lost(source, source.position, source.position + 1, NO_RECORD, pattern)
 
 
 def _gzip_record(source: ByteSource) -> Found | None:
@@ -126,15 +133,16 @@ def _gzip_record(source: ByteSource) -> Found | None:
     return Found(start, len(member), head, _http(head, data))
 
 
-def _frame(source: ByteSource) -> Iterator[Found]:
+def _frame(source: ByteSource, pattern: re.Pattern[bytes]) -> Iterator[Found]:
     start, inflated = source.position, _Inflated()
     failure = _inflate(source, inflated)
     end, data = source.position, inflated.data
     head = parse_head(data)
-    if failure and not _goes_on(head, inflated.size):
-        search = end if failure[0] == TOO_LARGE else start + 1
-        yield _lost(source, start, search, failure, True, *_salvaged(source, start))
-    elif head and not failure and _is_single(head, data, inflated.size):
+    if failure and failure[0] == TOO_LARGE:
+        yield _lost(source, start, end, failure, pattern, head, _http(head, data))
+    elif failure:
+        yield from _broken_frame(source, start, failure, inflated, pattern)
+    elif head and _is_single(head, data, inflated.size):
         yield Found(start, end - start, head, _http(head, data))
     elif head or starts_record(data[:START_BYTES].lstrip(b"\r\n")):
         yield from _shared_frame(source, start, end)
@@ -142,12 +150,24 @@ def _frame(source: ByteSource) -> Iterator[Found]:
         yield Found(start, end - start, None, None, (DAMAGED, f"a frame without a record: {data[:40]!r}"))
 
 
-def _goes_on(head: Head | None, size: int) -> bool:
-    """Whether there is more than one record in what was inflated."""
-    return head is not None and head.length is not None and head.size + head.length < size
+def _broken_frame(
+    source: ByteSource, start: int, failure: Failure, inflated: _Inflated, pattern: re.Pattern[bytes]
+) -> Iterator[Found]:
+    """The failed record of a frame that breaks off, after those that lie before it in the same frame."""
+    data = inflated.data
+    head = parse_head(data) or (Head(data) if WARC_LINE.match(data) else None)
+    http, end = _http(head, data), source.position
+    if head and head.length is not None and head.size + head.length + TAIL_BYTES < inflated.size:
+        for found in _walk_inside(source.file, start):
+            head, http = found.head, found.http
+            if found.failure:
+                break
+            yield found._replace(offset=start, length=end - start, failure=(NOT_SEPARABLE, SHARED))
+        source.restart(end)
+    yield _lost(source, start, start + 1, failure, pattern, head, http)
 
 
-def _inflate(source: ByteSource, inflated: _Inflated) -> tuple[str, str] | None:
+def _inflate(source: ByteSource, inflated: _Inflated) -> Failure | None:
     """Inflates the frame at the source's position, and leaves the source where it ends; or why it fails."""
     frame = frame_at(source.fill(4))()
     while not frame.eof:
@@ -165,22 +185,6 @@ def _inflate(source: ByteSource, inflated: _Inflated) -> tuple[str, str] | None:
     return None
 
 
-def _salvaged(source: ByteSource, start: int) -> tuple[Head | None, HttpHead | None]:
-    """The heads of the record in a broken frame, as far as they can be had."""
-    source.restart(start)
-    view, data = source.fill(MAX_HEAD_BYTES)[:MAX_HEAD_BYTES], b""
-    frame = frame_at(view)()
-    try:
-        for place in range(0, len(view), SALVAGED_PART_BYTES):
-            data += b"".join(frame.pieces(view[place : place + SALVAGED_PART_BYTES]))
-            if frame.eof or len(data) > MAX_HEAD_BYTES:
-                break
-    except BROKEN:
-        pass
-    head = parse_head(data) or (Head(data) if WARC_LINE.match(data) else None)
-    return head, _http(head, data)
-
-
 def _is_single(head: Head, data: bytes, size: int) -> bool:
     end = block_end(head, size)
     return end is not None and not data[end:].strip(b"\r\n")
@@ -191,7 +195,8 @@ def _shared_frame(source: ByteSource, start: int, end: int) -> Iterator[Found]:
     inside = _walk_inside(source.file, start)
     first, second = next(inside), next(inside, None)
     if second is None or (second.head is None and first.failure is None):
-        yield first._replace(offset=start, length=end - start)
+        # The frame is whole: a block that seems cut off has a wrong length, which `read_record` sees to
+        yield first._replace(offset=start, length=end - start, failure=None)
     else:
         for found in chain((first, second), inside):
             failure = found.failure or (NOT_SEPARABLE, SHARED)
@@ -207,7 +212,7 @@ def _walk_inside(file: Any, start: int) -> Iterator[Found]:
         if starts_record(source.fill(START_BYTES)):
             yield _plain(source)
         else:
-            yield _lost(source, source.position, source.position + 1, NO_RECORD, False)
+            yield _lost(source, source.position, source.position + 1, NO_RECORD, ANY_START)
         source.skip_newlines()
 
 
@@ -216,15 +221,14 @@ def _plain(source: ByteSource) -> Found:
     start = source.position
     head = _plain_head(source)
     if head is None:
-        return _lost(source, start, start + 1, (DAMAGED, "a record's head that does not end"), False)
+        return _lost(source, start, start + 1, (DAMAGED, "a record's head that does not end"), ANY_START)
     http = _http(head, source.fill(head.size + min(head.length or MAX_HEAD_BYTES, MAX_HEAD_BYTES)))
     body, failure = start + head.size, None
     whole = head.length is not None and source.skip(head.size + head.length) == head.size + head.length
     if not (whole and _ends_here(source)):
         source.seek(body - 1)
-        following = NEXT_ARC if isinstance(head, ArcHead) else NEXT_WARC
-        if source.find(following) is not None:
-            source.skip(1)
+        if _find_record(source, NEXT_ARC if isinstance(head, ArcHead) else NEXT_WARC):
+            pass
         elif whole:
             source.seek(body + head.length)
         elif head.length is not None:
@@ -259,22 +263,31 @@ def _lost(
     source: ByteSource,
     start: int,
     search: int,
-    failure: tuple[str, str],
-    packed: bool,
+    failure: Failure,
+    pattern: re.Pattern[bytes],
     head: Head | None = None,
     http: HttpHead | None = None,
 ) -> Found:
     """The failed record from `start` to the next place from `search` on where one begins.
 
     Args:
-        packed: whether this file's records are compressed, so that only a frame can begin one: what looks
+        pattern: what may begin a record. In a file whose records are compressed only a frame can: what looks
             like a record in between is a part of a page.
     """
     source.seek(search)
-    pattern = PACKED_START if packed else ANY_START
-    while source.find(pattern) is not None and not _begins_record(source.fill(START_BYTES)):
-        source.skip(1)
+    _find_record(source, pattern)
     return Found(start, source.position - start, head, http, failure)
+
+
+def _find_record(source: ByteSource, pattern: re.Pattern[bytes]) -> bool:
+    """Moves to the next record, or to the end of the file; whether there is one."""
+    while source.find(pattern) is not None:
+        if source.fill(1) == b"\n":
+            source.skip(1)
+        if _begins_record(source.fill(START_BYTES)):
+            return True
+        source.skip(1)
+    return False
 
 
 def _begins_record(view: bytes) -> bool:

@@ -29,8 +29,9 @@ from tasks.lineage import find_run
 from tasks.reports.corpus_statistics import corpus_statistics
 from tasks.reports.figures import sankey_links
 from tasks.steps.selection import Selector
-from tasks.steps.text_extraction import decode_page, read_record
+from tasks.steps.text_extraction import decode_page
 from tasks.steps.url_filtering import FilterUrls
+from tasks.steps.warc_records import read_record
 from tasks.store import MANIFEST, Store
 from tests.outputs import manifests
 from tests.services.postgres import Postgres
@@ -220,7 +221,8 @@ def test_texts_are_those_of_datatroves_extractor(ledger: Ledger, crawl_home: Pat
     for row in rows:
         with (shared_data / "crawl" / row["file_path"]).open("rb") as file:
             file.seek(row["warc_offset"])
-            html = decode_page(*read_record(file.read(row["warc_length"])))
+            record = read_record(file.read(row["warc_length"]))
+            html = decode_page(record.payload, record.content_type)
         assert engine.extract(html) == row["text"]
 
 

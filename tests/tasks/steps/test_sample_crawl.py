@@ -24,11 +24,7 @@ from tasks.steps.sample_crawl import (
     warc_record,
 )
 from tasks.steps.shards import FATE
-<<<<<<< HEAD
-from tasks.steps.text_extraction import read_record
-=======
 from tasks.steps.warc_records import read_record
->>>>>>> 96a5d9f45fb6b185449c40d3562da8a93d4d8ca3
 
 GOLDEN = "9a31a7cff072feab010d573c1728df8bfa8bfac625c5f1bd53dda03fa63ac436"
 EVIL = [

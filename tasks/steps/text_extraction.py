@@ -1,37 +1,21 @@
-"""Text extraction: the main text of a page, from the record that a pointer names."""
+"""Text extraction: the main text of a page, from the payload of its record."""
 
-import io
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import cchardet
-import fsspec
 from datatrove.data import Document
 from datatrove.pipeline.extractors import Trafilatura
-from fastwarc.warc import ArchiveIterator
 
 from pipeline_config.curation import TextExtraction
-from pipeline_config.errors import SourceError
 from tasks.steps.page_sandbox import PageFailed, PageSandbox
-from tasks.steps.shards import FATE, DecidingStep, Fate, ReadShard, failed, read_documents, removed
+from tasks.steps.record_ranges import PAYLOAD
+from tasks.steps.shards import DecidingStep, Fate, failed, removed
 
 META_CHARSET = re.compile(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([A-Za-z0-9_:.-]{2,40})", re.IGNORECASE)
 HEADER_CHARSET = re.compile(r"charset\s*=\s*[\"']?([A-Za-z0-9_:.-]{2,40})", re.IGNORECASE)
 META_BYTES = 2048
-PAYLOAD = "_payload"
-
-
-def read_record(data: bytes) -> tuple[bytes, str]:
-    """Decoded payload and Content-Type of the one HTTP response record in `data`.
-
-    Raises:
-        ValueError: the bytes are no HTTP response record.
-    """
-    for record in ArchiveIterator(io.BytesIO(data), parse_http=True, auto_decode="all"):
-        content_type = record.http_headers.get("Content-Type", "") if record.http_headers else ""
-        return record.reader.read(), content_type
-    raise ValueError("no WARC record at this offset")
 
 
 def decode_page(payload: bytes, content_type: str = "") -> str | None:
@@ -62,53 +46,6 @@ def extract_text(page: tuple[bytes, str], engine: Trafilatura) -> tuple[str, str
         return "undecodable", ""
     text = engine.extract(html)
     return ("text", text) if text else ("no_text", "")
-
-
-class ReadRecords(ReadShard):
-    """Yields pointers with their record's payload, reading each file from front to back."""
-
-    name = "records"
-
-    def __init__(self, shards: list[str], uris: dict[str, str], max_payload_bytes: int):
-        super().__init__(shards)
-        self.uris = uris
-        self.max_payload_bytes = max_payload_bytes
-
-    def read(self, shard: str) -> Iterator[Document]:
-        return self.attach(read_documents(shard))
-
-    def attach(self, pointers: Iterable[Document]) -> Iterator[Document]:
-        """The pointers with their payloads."""
-        opened: str | None = None
-        file: Any = None
-        try:
-            for document in pointers:
-                path = document.metadata["file_path"]
-                if path != opened:
-                    if file is not None:
-                        file.close()
-                    file, opened = fsspec.open(self.uris[path], "rb").open(), path
-                self._attach_payload(document, file)
-                yield document
-        finally:
-            if file is not None:
-                file.close()
-
-    def _attach_payload(self, document: Document, file: Any) -> None:
-        offset, length = document.metadata["warc_offset"], document.metadata["warc_length"]
-        file.seek(offset)
-        data = file.read(length)
-        if len(data) < length:
-            raise SourceError(f"{self.uris[document.metadata['file_path']]} has become shorter than it was")
-        try:
-            payload, content_type = read_record(data)
-        except Exception as error:
-            document.metadata[FATE] = failed("unreadable_record", error)
-            return
-        if len(payload) > self.max_payload_bytes:
-            document.metadata[FATE] = failed("payload_too_large", f"{len(payload)} bytes")
-            return
-        document.metadata[PAYLOAD] = (payload, content_type)
 
 
 class ExtractText(DecidingStep):

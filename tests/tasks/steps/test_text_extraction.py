@@ -1,16 +1,12 @@
 """From a record to its main text: payloads, character sets, and pages that fail alone."""
 
-import os
-
 import pytest
 from datatrove.data import Document
 
 from pipeline_config.curation import TextExtraction
-from pipeline_config.errors import SourceError
-from tasks.steps.sample_crawl import warc_record
-from tasks.steps.shards import FATE, POINTER_SCHEMA, WriteShard
-from tasks.steps.text_extraction import PAYLOAD, ExtractText, ReadRecords, decode_page, read_record
-from tasks.steps.url_filtering import ReadPointers
+from tasks.steps.record_ranges import PAYLOAD
+from tasks.steps.shards import FATE
+from tasks.steps.text_extraction import ExtractText, decode_page
 
 GOLDEN = "d8fea036994ed78deff64aa1ba11b350599cf1d47b261fdd41ecf00ff2f6bff6"
 RUSSIAN = "Съешь же ещё этих мягких французских булок, да выпей чаю. Широкая электрификация юга. " * 3
@@ -99,62 +95,6 @@ def test_a_page_cut_inside_a_character_is_still_decoded():
     whole = "<p>The café — naïve, “quoted” — serves all.</p>" * 20
     cut = (whole + "é").encode()[:-1]
     assert (decode_page(cut, "text/html; charset=utf-8") or "").startswith(whole)
-
-
-def test_a_record_gives_payload_and_content_type():
-    record = warc_record("https://a.example/", b"<p>hello</p>")
-    assert read_record(record) == (b"<p>hello</p>", "text/html; charset=utf-8")
-
-
-@pytest.mark.parametrize("data", [b"", b"junk" * 10, warc_record("https://a.example/", b"x")[:30]])
-def test_bytes_that_are_no_record_are_refused(data):
-    with pytest.raises((ValueError, OSError)):
-        read_record(data)
-
-
-@pytest.fixture
-def pointers(warc_file, tmp_path, run_step):
-    """A small crawl and a shard of pointers into it."""
-    warc = warc_file({f"https://a.example/{n}": b"<p>%d</p>" % n * 10**n for n in range(4)})
-    read = run_step(ReadPointers([str(warc)], ["a.warc.gz"], "web", "DUMP"))
-    run_step(WriteShard(str(tmp_path), POINTER_SCHEMA), read)
-    return str(tmp_path / "documents" / "part-00000.parquet"), {"a.warc.gz": str(warc)}
-
-
-def test_pointers_come_with_their_payload(pointers, run_step):
-    shard, uris = pointers
-    documents = run_step(ReadRecords([shard], uris, max_payload_bytes=10**6))
-    assert [document.metadata[PAYLOAD][0] for document in documents] == [
-        b"<p>%d</p>" % n * 10**n for n in range(4)
-    ]
-
-
-def test_a_payload_above_the_limit_fails_with_its_size(pointers, run_step):
-    documents = run_step(ReadRecords([pointers[0]], pointers[1], max_payload_bytes=800))
-    fates = [document.metadata.get(FATE) for document in documents]
-    assert [fate and (fate.kind, fate.reason, fate.value) for fate in fates] == [
-        None,
-        None,
-        None,
-        ("failed", "payload_too_large", "8000 bytes"),
-    ]
-
-
-def test_a_record_that_became_unreadable_fails_alone(pointers, run_step):
-    path = pointers[1]["a.warc.gz"]
-    with open(path, "r+b") as file:
-        file.write(b"damaged!")
-    first, *others = run_step(ReadRecords([pointers[0]], pointers[1], max_payload_bytes=10**6))
-    assert first.metadata[FATE].reason == "unreadable_record"
-    assert all(PAYLOAD in document.metadata for document in others)
-
-
-def test_a_file_that_became_shorter_stops_the_stage(pointers, run_step):
-    path = pointers[1]["a.warc.gz"]
-    with open(path, "r+b") as file:
-        file.truncate(os.path.getsize(path) - 1)
-    with pytest.raises(SourceError, match=r"crawl\.warc\.gz has become shorter"):
-        run_step(ReadRecords([pointers[0]], pointers[1], max_payload_bytes=10**6))
 
 
 def test_the_main_text_is_kept_and_the_furniture_is_not(extract, prose):

@@ -4,8 +4,8 @@
 
 Each side runs in a process of its own, the two in turns. Ours is what the stages run (reading record headers,
 URL rules, extraction, language, quality, PII, with their ledgers as Parquet between them); DataTrove's is its
-recipe for FineWeb with PII at the end, writing JSON lines once. Deduplication, which looks at all documents, is
-in neither. CPU seconds are those of the process and its children, after imports.
+recipe for FineWeb with PII at the end, writing JSON lines once. Deduplication, which looks at all documents,
+is in neither. CPU seconds are those of the process and its children, after imports.
 
 `--memory`: the largest resident set of any process of ours, on the files and on each file eight times over.
 

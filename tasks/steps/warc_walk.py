@@ -38,7 +38,9 @@ SHORTCUT_BYTES = 1 << 20  # of a member, and of what it inflates to
 MIN_MEMBER_BYTES = 18  # Source: RFC 1952, section 2.2: head of 10 bytes, digest and size of 8
 START_BYTES = 8192  # more than the first line of a record takes
 PACKED_START = re.compile(rb"\x1f\x8b\x08[\x00-\x1f]|\x28\xb5\x2f\xfd|\x04\x22\x4d\x18")
-ANY_START = re.compile(b"|".join((PACKED_START.pattern, WARC_START.pattern, b"(?<=\n)" + ARC_START.pattern)))
+PLAIN_START = b"(?<=\n)(?:" + WARC_START.pattern + b"|" + ARC_START.pattern + b")"
+ANY_START = re.compile(PACKED_START.pattern + b"|" + PLAIN_START)
+MAX_PREFIX_BYTES = 8  # at the beginning of a file a record may follow a mark, rather than a line's end
 NEXT_WARC, NEXT_ARC = (
     re.compile(PACKED_START.pattern + b"|\n" + start.pattern) for start in (WARC_START, ARC_START)
 )
@@ -157,6 +159,8 @@ def _broken_frame(
     data = inflated.data
     head = parse_head(data) or (Head(data) if WARC_LINE.match(data) else None)
     http, end = _http(head, data), source.position
+    if head:  # a frame it was
+        pattern = PACKED_START
     if head and head.length is not None and head.size + head.length + TAIL_BYTES < inflated.size:
         for found in _walk_inside(source.file, start):
             head, http = found.head, found.http
@@ -275,7 +279,11 @@ def _lost(
             like a record in between is a part of a page.
     """
     source.seek(search)
-    _find_record(source, pattern)
+    early = WARC_START.search(source.fill(START_BYTES)) if start == 0 else None
+    if early and early.start() < MAX_PREFIX_BYTES:
+        source.skip(early.start())
+    else:
+        _find_record(source, pattern)
     return Found(start, source.position - start, head, http, failure)
 
 

@@ -11,7 +11,7 @@ from tasks.steps.url_filtering import FilterUrls
 # DataTrove 0.10 asks tldextract 5 for a property that is to be renamed.
 pytestmark = pytest.mark.filterwarnings("ignore:The 'registered_domain' property:DeprecationWarning")
 
-GOLDEN = "ce99a4398430da40579d2017a0c69aba1790b8f46ece97c3793507a973f3260c"
+GOLDEN = "14dc147bc37de147fe496a36f1053d3ac10b83eb5a3bca2cb2474db50c30675f"
 PAGES = {f"https://a.example/{n}": b"<p>page %d</p>" % n * (n + 1) for n in range(5)}
 
 

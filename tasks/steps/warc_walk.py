@@ -14,7 +14,7 @@ from deflate import DeflateError, gzip_decompress
 
 from tasks.steps.byte_source import ByteSource, InflatedFile
 from tasks.steps.frames import BROKEN, frame_at
-from tasks.steps.http_payload import GZIP_START
+from tasks.steps.http_payload import BINARY, GZIP_START
 from tasks.steps.record_heads import (
     ARC_START,
     MAX_HEAD_BYTES,
@@ -159,8 +159,6 @@ def _broken_frame(
     data = inflated.data
     head = parse_head(data) or (Head(data) if WARC_LINE.match(data) else None)
     http, end = _http(head, data), source.position
-    if head:  # a frame it was
-        pattern = PACKED_START
     if head and head.length is not None and head.size + head.length + TAIL_BYTES < inflated.size:
         for found in _walk_inside(source.file, start):
             head, http = found.head, found.http
@@ -299,9 +297,11 @@ def _find_record(source: ByteSource, pattern: re.Pattern[bytes]) -> bool:
 
 
 def _begins_record(view: bytes) -> bool:
+    """Whether what looks like the beginning of a record is one: a frame with a record, or a head of text."""
     kind = frame_at(view)
     if kind is None:
-        return True
+        head = parse_head(view)
+        return BINARY.search(head.raw if head else view) is None
     try:
         return starts_record(kind.peek(view[:START_BYTES]))
     except BROKEN:

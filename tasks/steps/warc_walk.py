@@ -99,7 +99,7 @@ def walk(file: Any, size: int | None = None) -> Iterator[Found]:
                 yield found
         elif start[:1] in b"\r\n":
             source.skip_newlines()
-        elif starts_record(source.fill(START_BYTES)):
+        elif _is_head(source.fill(START_BYTES)):
             plain = True
             yield _plain(source)
         else:
@@ -211,7 +211,7 @@ def _walk_inside(file: Any, start: int) -> Iterator[Found]:
     source = ByteSource(InflatedFile(file, start))
     source.skip_newlines()
     while source.fill(1):
-        if starts_record(source.fill(START_BYTES)):
+        if _is_head(source.fill(START_BYTES)):
             yield _plain(source)
         else:
             yield _lost(source, source.position, source.position + 1, NO_RECORD, ANY_START)
@@ -296,12 +296,19 @@ def _find_record(source: ByteSource, pattern: re.Pattern[bytes]) -> bool:
     return False
 
 
+def _is_head(view: bytes) -> bool:
+    """Whether a record's head begins here, and goes on as text."""
+    if not starts_record(view):
+        return False
+    head = parse_head(view)
+    return BINARY.search(head.raw if head else view) is None
+
+
 def _begins_record(view: bytes) -> bool:
     """Whether what looks like the beginning of a record is one: a frame with a record, or a head of text."""
     kind = frame_at(view)
     if kind is None:
-        head = parse_head(view)
-        return BINARY.search(head.raw if head else view) is None
+        return _is_head(view)
     try:
         return starts_record(kind.peek(view[:START_BYTES]))
     except BROKEN:

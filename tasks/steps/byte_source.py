@@ -19,6 +19,8 @@ class ByteSource:
         size: of the file, if it can be known: long ways are then made without reading.
     """
 
+    __slots__ = ("at", "buffer", "end", "file", "size")
+
     def __init__(self, file: Any, size: int | None = None):
         self.file, self.size = file, size
         self.buffer, self.at, self.end = b"", 0, 0  # `end`: where the buffer ends in the file

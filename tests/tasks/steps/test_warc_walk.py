@@ -5,6 +5,7 @@ import hashlib
 import io
 import json
 import random
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -151,6 +152,18 @@ def test_a_bomb_is_stopped_and_what_follows_is_found(monkeypatch):
     monkeypatch.setattr(warc_walk, "MAX_INFLATED_BYTES", 3_000_000)
     bomb = gzip.compress(RECORDS[0] + bytes(30_000_000))
     assert outline(bomb + MEMBERS[1]) == [(0, "record_too_large"), ALL[1]]
+
+
+@pytest.mark.parametrize("form", [gzip.compress, bytes, zstandard.compress], ids=["gzip", "plain", "zstd"])
+def test_memory_does_not_grow_with_the_record(form):
+    record = RECORDS[0].replace(b"Content-Length: ", b"Content-Length: 9", 1)
+    data = io.BytesIO(form(record + bytes(60_000_000)))
+    tracemalloc.start()
+    found = list(walk(data, len(data.getbuffer())))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(found) >= 1
+    assert peak < 30_000_000
 
 
 @pytest.mark.parametrize("size", [1 << 18, (1 << 20) - 1, 1 << 20, 5 << 20])

@@ -83,14 +83,17 @@ class ByteSource:
 
     def find(self, pattern: re.Pattern[bytes]) -> int | None:
         """Moves to the next match of a pattern, or to the end of the file; the position of the match."""
-        while view := self.fill(OVERLAP_BYTES + READ_BYTES):
-            found = pattern.search(view)
-            at_end = len(view) < OVERLAP_BYTES + READ_BYTES
-            if found and (at_end or found.start() <= READ_BYTES):
-                self.at += found.start()
+        while True:
+            self.load(OVERLAP_BYTES + READ_BYTES)
+            found = pattern.search(self.buffer, self.at)
+            at_end = len(self.buffer) - self.at < OVERLAP_BYTES + READ_BYTES
+            if found and (at_end or found.start() <= len(self.buffer) - OVERLAP_BYTES):
+                self.at = found.start()
                 return self.position
-            self.at += len(view) if at_end else READ_BYTES
-        return None
+            if at_end:
+                self.at = len(self.buffer)
+                return None
+            self.at = len(self.buffer) - OVERLAP_BYTES
 
 
 class InflatedFile:

@@ -37,7 +37,11 @@ MAX_INFLATED_BYTES = 4 << 30
 SHORTCUT_BYTES = 1 << 20  # of a member, and of what it inflates to
 MIN_MEMBER_BYTES = 18  # Source: RFC 1952, section 2.2: head of 10 bytes, digest and size of 8
 START_BYTES = 8192  # more than the first line of a record takes
-PACKED_START = re.compile(rb"\x1f\x8b\x08[\x00-\x1f]|\x28\xb5\x2f\xfd|\x04\x22\x4d\x18")
+# Source: RFC 1952, section 2.3 (flags, time, extra flags, system); RFC 8878, section 3.1.1.1.1 (a reserved
+# bit); LZ4 frame format 1.6.4 (version)
+GZIP_HEAD = rb"\x1f\x8b\x08[\x00-\x1f][\x00-\xff]{4}[\x00\x02\x04][\x00-\x0d\xff]"
+ZSTD_HEAD = rb"\x28\xb5\x2f\xfd[" + re.escape(bytes(byte for byte in range(256) if not byte & 8)) + rb"]"
+PACKED_START = re.compile(GZIP_HEAD + b"|" + ZSTD_HEAD + rb"|\x04\x22\x4d\x18[\x40-\x7f]")
 PLAIN_START = b"(?<=\n)(?:" + WARC_START.pattern + b"|" + ARC_START.pattern + b")"
 ANY_START = re.compile(PACKED_START.pattern + b"|" + PLAIN_START)
 MAX_PREFIX_BYTES = 8  # at the beginning of a file a record may follow a mark, rather than a line's end
@@ -195,12 +199,12 @@ def _is_single(head: Head, data: bytes, size: int) -> bool:
 def _shared_frame(source: ByteSource, start: int, end: int) -> Iterator[Found]:
     """The records of a frame whose size is not that of its first record."""
     inside = _walk_inside(source.file, start)
-    first, second = next(inside), next(inside, None)
-    if second is None or (second.head is None and first.failure is None):
+    first, second, third = (next(inside, None) for _ in range(3))
+    if second is None or (third is None and second.head is None and first.failure is None):
         # The frame is whole: a block that seems cut off has a wrong length, which `read_record` sees to
         yield first._replace(offset=start, length=end - start, failure=None)
     else:
-        for found in chain((first, second), inside):
+        for found in chain(filter(None, (first, second, third)), inside):
             failure = found.failure or (NOT_SEPARABLE, SHARED)
             yield found._replace(offset=start, length=end - start, failure=failure)
     source.restart(end)
@@ -222,8 +226,9 @@ def _plain(source: ByteSource) -> Found:
     """The record at the source's position, which is not compressed, or no longer."""
     start = source.position
     head = _plain_head(source)
-    if head is None:
-        return _lost(source, start, start + 1, (DAMAGED, "a record's head that does not end"), ANY_START)
+    if head is None:  # so that, but for its end, no other head can end in the same view
+        search = start + max(1, len(source.fill(MAX_HEAD_BYTES)) - START_BYTES)
+        return _lost(source, start, search, (DAMAGED, "a record's head that does not end"), ANY_START)
     http = _http(head, source.fill(head.size + min(head.length or MAX_HEAD_BYTES, MAX_HEAD_BYTES)))
     body, failure = start + head.size, None
     whole = head.length is not None and source.skip(head.size + head.length) == head.size + head.length

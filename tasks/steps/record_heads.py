@@ -37,6 +37,12 @@ class Fields:
         self._pairs: list[tuple[str, str]] | None = None
         self._lower: bytes | None = None
 
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self.raw == other.raw
+
+    def __hash__(self) -> int:
+        return hash(self.raw)
+
     def pairs(self) -> list[tuple[str, str]]:
         """(lower-case name, value) of each line but the first, in order."""
         if self._pairs is None:

@@ -19,6 +19,8 @@ class ByteSource:
         size: of the file, if it can be known: long ways are then made without reading.
     """
 
+    __slots__ = ("at", "buffer", "end", "file", "size")
+
     def __init__(self, file: Any, size: int | None = None):
         self.file, self.size = file, size
         self.buffer, self.at, self.end = b"", 0, 0  # `end`: where the buffer ends in the file
@@ -81,14 +83,17 @@ class ByteSource:
 
     def find(self, pattern: re.Pattern[bytes]) -> int | None:
         """Moves to the next match of a pattern, or to the end of the file; the position of the match."""
-        while view := self.fill(OVERLAP_BYTES + READ_BYTES):
-            found = pattern.search(view)
-            at_end = len(view) < OVERLAP_BYTES + READ_BYTES
-            if found and (at_end or found.start() <= READ_BYTES):
-                self.at += found.start()
+        while True:
+            self.load(OVERLAP_BYTES + READ_BYTES)
+            found = pattern.search(self.buffer, self.at)
+            at_end = len(self.buffer) - self.at < OVERLAP_BYTES + READ_BYTES
+            if found and (at_end or found.start() <= len(self.buffer) - OVERLAP_BYTES):
+                self.at = found.start()
                 return self.position
-            self.at += len(view) if at_end else READ_BYTES
-        return None
+            if at_end:
+                self.at = len(self.buffer)
+                return None
+            self.at = len(self.buffer) - OVERLAP_BYTES
 
 
 class InflatedFile:

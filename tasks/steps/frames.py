@@ -15,7 +15,7 @@ from fastwarc.stream_io import Lz4Reader
 from tasks.steps.http_payload import GZIP, GZIP_MAGIC, STEP_BYTES, ZSTD_MAGIC, inflate_part
 
 LZ4_MAGIC = b"\x04\x22\x4d\x18"
-ZSTD_PART_BYTES = 1024  # four bytes of zstd may stand for 128 KiB
+ZSTD_PART_BYTES = 128  # four bytes of zstd may stand for 128 KiB, and all comes at once
 MAX_LZ4_FRAME_BYTES = 64 << 20
 PEEK_BYTES = 8192
 BROKEN = (EOFError, OSError, ValueError, zlib.error, zstandard.ZstdError)

@@ -12,6 +12,7 @@ PAGE_KINDS = frozenset({"response", "resource", "revisit"})
 ARC_FILE_HEAD = "arc_header"  # the first record of an ARC file describes the file
 
 WARC_LINE = re.compile(rb"WARC/\d+\.\d+[ \t]*\r?\n")
+USUAL_LINES = (b"WARC/1.0\r\n", b"WARC/1.1\r\n")
 WARC_START = re.compile(WARC_LINE.pattern + rb"[A-Za-z-]+[ \t]*:")
 ARC_START = re.compile(WARC_LINE.pattern + rb"[A-Za-z-]+[ \t]*:")
 WARC_LENGTH = re.compile(rb"\ncontent-length[ \t]*:[ \t]*(\d{1,18})[ \t]*\r?\n", re.IGNORECASE)
@@ -28,11 +29,19 @@ HTTP_STATUS = re.compile(rb"HTTP/[\d.]+[ \t]+(\d{3})(?!\d)", re.IGNORECASE)
 class Fields:
     """Lines `name: value`, as they were read; single values are found without taking all of them apart."""
 
+    __slots__ = ("_lower", "_pairs", "raw", "size")
+
     def __init__(self, raw: bytes):
         self.raw = raw
         self.size = len(raw)
         self._pairs: list[tuple[str, str]] | None = None
         self._lower: bytes | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self.raw == other.raw
+
+    def __hash__(self) -> int:
+        return hash(self.raw)
 
     def pairs(self) -> list[tuple[str, str]]:
         """(lower-case name, value) of each line but the first, in order."""
@@ -49,7 +58,7 @@ class Fields:
         raw, key = self.raw, (KEYS.get(name) or _keys(name))[0]
         start = raw.find(key)
         if start < 0:  # perhaps of another case
-            return next(iter(self.all(name)), "")
+            return next(iter(self.all(name)), "") if self.mentions(name) else ""
         end = raw.find(b"\n", start + 1)
         if end < 0:
             end = len(raw)
@@ -70,6 +79,8 @@ class Head(Fields):
     `kind` is `WARC-Type` in lower case; `length` that of the block as declared, None where nothing usable is.
     """
 
+    __slots__ = ("kind", "length")
+
     def __init__(self, raw: bytes):
         super().__init__(raw)
         self.kind = self.get("warc-type").lower()
@@ -78,6 +89,8 @@ class Head(Fields):
 
 class ArcHead(Head):
     """The head of an ARC record: one line `URL IP date type ... length`; URLs may hold spaces."""
+
+    __slots__ = ()
 
     def __init__(self, raw: bytes):
         super().__init__(raw)
@@ -108,6 +121,8 @@ class ArcHead(Head):
 class HttpHead(Fields):
     """The head of an HTTP response; `status` is None where the first line has none."""
 
+    __slots__ = ("status",)
+
     def __init__(self, raw: bytes):
         super().__init__(raw)
         found = HTTP_STATUS.match(raw)
@@ -121,9 +136,9 @@ def starts_record(data: bytes, position: int = 0) -> bool:
 
 def parse_head(data: bytes) -> Head | None:
     """The head that `data` begins with; None where it begins with none, or with a part of one."""
-    if data[:5] == b"WARC/" and WARC_LINE.match(data):
+    if data.startswith(USUAL_LINES) or WARC_LINE.match(data):
         end = head_end(data)
-        return Head(bytes(memoryview(data)[:end])) if end else None
+        return Head(bytes(data[:end])) if end else None
     found = ARC_START.match(data)
     return ArcHead(bytes(found.group())) if found else None
 
@@ -133,7 +148,7 @@ def parse_http_head(data: bytes, start: int) -> HttpHead | None:
 
     Of a block that ends before its head does, all is head.
     """
-    if data[start : start + 5].upper() != b"HTTP/":
+    if not data.startswith(b"HTTP/", start) and data[start : start + 5].upper() != b"HTTP/":
         return None
     return HttpHead(bytes(data[start : head_end(data, start) or len(data)]))
 

@@ -113,4 +113,5 @@ class ReadPointers(ReadShard):
         path = self.path_of[shard]
         for pointer in read_pointers(shard):
             identity = pointer.pop("id") or f"{path}#{pointer['warc_offset']}"
-            yield Document(text="", id=identity, metadata=pointer | self.fields | {"file_path": path})
+            pointer.update(self.fields, file_path=path)
+            yield Document(text="", id=identity, metadata=pointer)

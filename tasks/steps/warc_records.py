@@ -5,7 +5,7 @@ import contextlib
 import hashlib
 import io
 import zlib
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from deflate import DeflateError, gzip_decompress
 from fastwarc.stream_io import Lz4Reader, ZstdReader
@@ -31,8 +31,7 @@ TAIL_BYTES = 4  # CR LF CR LF ends a record
 HASHES = ("md5", "sha1", "sha256", "sha512")
 
 
-@dataclass(frozen=True)
-class Record:
+class Record(NamedTuple):
     """A record: its head, its HTTP head if it has one, and its body as stored and decoded.
 
     `problems` say what was wrong with it.
@@ -74,7 +73,9 @@ def read_record(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Record:
     Raises:
         RecordFailed: there is no whole record, or its payload exceeds the limits.
     """
-    data = _uncompressed(data, limits.max_bytes + MAX_HEAD_BYTES).lstrip(b"\r\n")
+    data = _uncompressed(data, limits.max_bytes + MAX_HEAD_BYTES)
+    if data[:1] in (b"\r", b"\n"):
+        data = data.lstrip(b"\r\n")
     head = parse_head(data)
     if head is None:
         raise RecordFailed(UNREADABLE, f"no record begins with {data[:40]!r}")

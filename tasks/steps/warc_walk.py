@@ -14,7 +14,7 @@ from deflate import DeflateError, gzip_decompress
 
 from tasks.steps.byte_source import ByteSource, InflatedFile
 from tasks.steps.frames import BROKEN, frame_at
-from tasks.steps.http_payload import GZIP_START
+from tasks.steps.http_payload import BINARY, GZIP_START
 from tasks.steps.record_heads import (
     ARC_START,
     MAX_HEAD_BYTES,
@@ -37,8 +37,14 @@ MAX_INFLATED_BYTES = 4 << 30
 SHORTCUT_BYTES = 1 << 20  # of a member, and of what it inflates to
 MIN_MEMBER_BYTES = 18  # Source: RFC 1952, section 2.2: head of 10 bytes, digest and size of 8
 START_BYTES = 8192  # more than the first line of a record takes
-PACKED_START = re.compile(rb"\x1f\x8b\x08[\x00-\x1f]|\x28\xb5\x2f\xfd|\x04\x22\x4d\x18")
-ANY_START = re.compile(b"|".join((PACKED_START.pattern, WARC_START.pattern, b"(?<=\n)" + ARC_START.pattern)))
+# Source: RFC 1952, section 2.3 (flags, time, extra flags, system); RFC 8878, section 3.1.1.1.1 (a reserved
+# bit); LZ4 frame format 1.6.4 (version)
+GZIP_HEAD = rb"\x1f\x8b\x08[\x00-\x1f][\x00-\xff]{4}[\x00\x02\x04][\x00-\x0d\xff]"
+ZSTD_HEAD = rb"\x28\xb5\x2f\xfd[" + re.escape(bytes(byte for byte in range(256) if not byte & 8)) + rb"]"
+PACKED_START = re.compile(GZIP_HEAD + b"|" + ZSTD_HEAD + rb"|\x04\x22\x4d\x18[\x40-\x7f]")
+PLAIN_START = b"(?<=\n)(?:" + WARC_START.pattern + b"|" + ARC_START.pattern + b")"
+ANY_START = re.compile(PACKED_START.pattern + b"|" + PLAIN_START)
+MAX_PREFIX_BYTES = 8  # at the beginning of a file a record may follow a mark, rather than a line's end
 NEXT_WARC, NEXT_ARC = (
     re.compile(PACKED_START.pattern + b"|\n" + start.pattern) for start in (WARC_START, ARC_START)
 )
@@ -97,7 +103,7 @@ def walk(file: Any, size: int | None = None) -> Iterator[Found]:
                 yield found
         elif start[:1] in b"\r\n":
             source.skip_newlines()
-        elif starts_record(source.fill(START_BYTES)):
+        elif _is_head(source.fill(START_BYTES)):
             plain = True
             yield _plain(source)
         else:
@@ -193,12 +199,12 @@ def _is_single(head: Head, data: bytes, size: int) -> bool:
 def _shared_frame(source: ByteSource, start: int, end: int) -> Iterator[Found]:
     """The records of a frame whose size is not that of its first record."""
     inside = _walk_inside(source.file, start)
-    first, second = next(inside), next(inside, None)
-    if second is None or (second.head is None and first.failure is None):
+    first, second, third = (next(inside, None) for _ in range(3))
+    if second is None or (third is None and second.head is None and first.failure is None):
         # The frame is whole: a block that seems cut off has a wrong length, which `read_record` sees to
         yield first._replace(offset=start, length=end - start, failure=None)
     else:
-        for found in chain((first, second), inside):
+        for found in chain(filter(None, (first, second, third)), inside):
             failure = found.failure or (NOT_SEPARABLE, SHARED)
             yield found._replace(offset=start, length=end - start, failure=failure)
     source.restart(end)
@@ -209,7 +215,7 @@ def _walk_inside(file: Any, start: int) -> Iterator[Found]:
     source = ByteSource(InflatedFile(file, start))
     source.skip_newlines()
     while source.fill(1):
-        if starts_record(source.fill(START_BYTES)):
+        if _is_head(source.fill(START_BYTES)):
             yield _plain(source)
         else:
             yield _lost(source, source.position, source.position + 1, NO_RECORD, ANY_START)
@@ -220,8 +226,9 @@ def _plain(source: ByteSource) -> Found:
     """The record at the source's position, which is not compressed, or no longer."""
     start = source.position
     head = _plain_head(source)
-    if head is None:
-        return _lost(source, start, start + 1, (DAMAGED, "a record's head that does not end"), ANY_START)
+    if head is None:  # so that, but for its end, no other head can end in the same view
+        search = start + max(1, len(source.fill(MAX_HEAD_BYTES)) - START_BYTES)
+        return _lost(source, start, search, (DAMAGED, "a record's head that does not end"), ANY_START)
     http = _http(head, source.fill(head.size + min(head.length or MAX_HEAD_BYTES, MAX_HEAD_BYTES)))
     body, failure = start + head.size, None
     whole = head.length is not None and source.skip(head.size + head.length) == head.size + head.length
@@ -275,7 +282,11 @@ def _lost(
             like a record in between is a part of a page.
     """
     source.seek(search)
-    _find_record(source, pattern)
+    early = WARC_START.search(source.fill(START_BYTES)) if start == 0 else None
+    if early and early.start() < MAX_PREFIX_BYTES:
+        source.skip(early.start())
+    else:
+        _find_record(source, pattern)
     return Found(start, source.position - start, head, http, failure)
 
 
@@ -290,10 +301,19 @@ def _find_record(source: ByteSource, pattern: re.Pattern[bytes]) -> bool:
     return False
 
 
+def _is_head(view: bytes) -> bool:
+    """Whether a record's head begins here, and goes on as text."""
+    if not starts_record(view):
+        return False
+    head = parse_head(view)
+    return BINARY.search(head.raw if head else view) is None
+
+
 def _begins_record(view: bytes) -> bool:
+    """Whether what looks like the beginning of a record is one: a frame with a record, or a head of text."""
     kind = frame_at(view)
     if kind is None:
-        return True
+        return _is_head(view)
     try:
         return starts_record(kind.peek(view[:START_BYTES]))
     except BROKEN:

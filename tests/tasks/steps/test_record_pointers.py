@@ -74,6 +74,12 @@ def test_pages_have_pointers_and_other_records_have_none(read):
     assert fates(documents) == [None, None, None, ("removed", "conversion")]
 
 
+def test_records_of_no_known_type_are_on_record(read):
+    documents = read(other_record("screenshot") + other_record(""))
+    assert fates(documents) == [("removed", "record_type"), ("failed", "damaged")]
+    assert documents[0].metadata[FATE].value == "screenshot"
+
+
 def test_a_file_without_pages_is_read_and_gives_none(read):
     assert read(other_record("warcinfo") + other_record("request")) == []
 

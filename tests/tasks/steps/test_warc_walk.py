@@ -5,6 +5,8 @@ import hashlib
 import io
 import json
 import random
+import time
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -121,6 +123,11 @@ def test_the_places_of_records_are_exact_and_complete():
         ),
         pytest.param(MEMBERS[0] + gzip.compress(RECORDS[1] + b"junk"), ALL[:2], id="junk_in_a_member"),
         pytest.param(
+            MEMBERS[0] + gzip.compress(RECORDS[1] + b"junk\r\n" + RECORDS[2]) + MEMBERS[3],
+            [ALL[0], (1, "not_separable"), (None, "damaged"), (2, "not_separable"), ALL[3]],
+            id="junk_between_records_of_a_member",
+        ),
+        pytest.param(
             PLAIN.replace(b"WARC/1.0", b"XARC/1.0", 1), [(None, "damaged"), *ALL[1:]], id="no_magic"
         ),
         pytest.param(b"", [], id="empty"),
@@ -151,6 +158,38 @@ def test_a_bomb_is_stopped_and_what_follows_is_found(monkeypatch):
     monkeypatch.setattr(warc_walk, "MAX_INFLATED_BYTES", 3_000_000)
     bomb = gzip.compress(RECORDS[0] + bytes(30_000_000))
     assert outline(bomb + MEMBERS[1]) == [(0, "record_too_large"), ALL[1]]
+
+
+@pytest.mark.parametrize("form", [gzip.compress, bytes, zstandard.compress], ids=["gzip", "plain", "zstd"])
+def test_memory_does_not_grow_with_the_record(form):
+    record = RECORDS[0].replace(b"Content-Length: ", b"Content-Length: 9", 1)
+    data = io.BytesIO(form(record + bytes(50_000_000)))
+    tracemalloc.start()
+    found = list(walk(data, len(data.getbuffer())))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(found) >= 1
+    assert peak < 30_000_000
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        pytest.param(b"\x1f\x8b\x08\x00", id="gzip_magic"),
+        pytest.param(b"\x1f\x8b\x08\0\0\0\0\0\0\x03", id="gzip_heads"),
+        pytest.param(b"\nWARC/1.0\r\nA: b", id="warc_heads"),
+        pytest.param(b"\x28\xb5\x2f\xfd", id="zstd_magic"),
+        pytest.param(b"\nhttp:", id="arc_lines"),
+    ],
+)
+def test_time_does_not_grow_faster_than_the_damage(noise):
+    seconds = []
+    for size in (100_000, 400_000):
+        data = HTML + noise * (size // len(noise)) + MEMBERS[0]
+        started = time.process_time()
+        assert (0, None) in outline(data)
+        seconds.append(time.process_time() - started)
+    assert seconds[1] < 20 * seconds[0] + 0.5
 
 
 @pytest.mark.parametrize("size", [1 << 18, (1 << 20) - 1, 1 << 20, 5 << 20])

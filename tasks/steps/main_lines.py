@@ -1,0 +1,164 @@
+"""Main lines: which lines of a page belong to its main text, by a linear model over their form.
+
+Resiliparse drops what a page's markup names as furniture; what is left are lines of text with their links.
+A few shallow features of a line and of its neighbours tell text from the rest, in any language.
+Source: Kohlschütter, Fankhauser and Nejdl 2010, "Boilerplate detection using shallow text features".
+"""
+
+import html
+import re
+from typing import NamedTuple
+
+import numpy as np
+from resiliparse.extract.html2text import extract_plain_text
+
+WORD = re.compile(r"[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|\w+")
+"""A word or, in scripts without spaces, a character."""
+LINK = re.compile(r"<a href=\"[^\"]*\">([^<]*(?:<(?!a |/a>)[^<]*)*)</a>")
+TAG = re.compile(r"</?(?:a|p|h[1-6]|ul|ol|li|br|pre)\b[^>]*>")
+BLOCK = re.compile(r"<(p|h[1-6]|li|pre)>")
+BLOCK_END = re.compile(r"</(?:p|h[1-6]|li|pre)>")
+UPPER = re.compile(r"[A-ZÀ-ÖØ-ÞА-ЯΑ-Ω]")
+DIGIT = re.compile(r"[0-9]")
+FURNITURE = re.compile(r"[©|@]|\(c\)|copyright|all rights", re.IGNORECASE)
+ENDS = re.compile(r"[.!?:;…。！？：；।؟][\"'”’»）)\]]*$")
+OPEN, CLOSE = "\ue000", "\ue001"  # around a link's text, while the page is cut into lines
+EDGE = re.compile(f"([{OPEN}{CLOSE}])")
+
+FEATURES = (
+    "text",
+    "text before",
+    "text after",
+    "words before",
+    "link share",
+    "link share around",
+    "text around",
+    "text further around",
+    "links",
+    "capitals",
+    "digits",
+    "paragraph",
+    "heading",
+    "list item",
+    "repeated",
+    "ends as a sentence",
+    "behind the last text",
+    "before the title",
+    "page has a title",
+    "ahead of the first text",
+    "position",
+    "signs of furniture",
+    "constant",
+)
+
+
+class Line(NamedTuple):
+    """A line of a page."""
+
+    text: str
+    block: str
+    """The element that starts in it or that it continues: p, h1 to h6, li, pre, or none."""
+    links: int
+    link_characters: int
+
+
+def page_lines(page: str, whole: bool = False) -> list[Line]:
+    """The lines that have any text, of a page's main part or of the whole page."""
+    marked = extract_plain_text(
+        page.replace(OPEN, "").replace(CLOSE, ""),
+        preserve_formatting="minimal_html",
+        main_content=not whole,
+        links=True,
+        alt_texts=False,
+    )
+    lines, block, linked = [], "", False
+    for raw in LINK.sub(rf"{OPEN}\1{CLOSE}", marked).split("\n"):
+        if not raw or raw.isspace():
+            continue
+        text, opened, closed = raw, None, None
+        if "<" in raw:
+            opened, closed = BLOCK.findall(raw), BLOCK_END.search(raw)
+            text = TAG.sub("", raw)
+        block = opened[-1] if opened else block
+        if "&" in text:
+            text = html.unescape(text)
+        links, inside, linked = _links(text, linked)
+        text = text.replace(OPEN, "").replace(CLOSE, "")
+        text = text.rstrip() if block == "pre" else " ".join(text.split())
+        if text and not text.isspace():
+            lines.append(Line(text, block, links, min(inside, len(text))))
+        block = "" if closed else block
+    return lines
+
+
+def line_features(lines: list[Line]) -> np.ndarray:
+    """A row of `FEATURES` for each line."""
+    number = len(lines)
+    words, length, upper, digits = np.array([_characters(line.text) for line in lines], float).T
+    links = np.array([line.links for line in lines], float)
+    share = np.array([line.link_characters for line in lines]) / length
+    blocks = [line.block[:1] for line in lines]
+    ends = np.array([bool(ENDS.search(line.text)) for line in lines], float)
+    title = next((index for index, line in enumerate(lines) if line.block == "h1"), -1)
+    text = words * (1 - share) * (0.3 + 0.7 * ends)
+    total = text.sum()
+    log_text, log_words = np.log1p(text), np.log1p(words)
+    everywhere = np.ones(number)
+    columns = [
+        log_text,
+        np.concatenate([[0.0], log_text[:-1]]),
+        np.concatenate([log_text[1:], [0.0]]),
+        np.concatenate([[0.0], log_words[:-1]]),
+        share,
+        _around(share, 3),
+        _around(log_text, 3),
+        _around(log_text, 8),
+        np.log1p(links),
+        upper / length,
+        digits / length,
+        np.array([block == "p" for block in blocks], float),
+        np.array([block == "h" for block in blocks], float),
+        np.array([block == "l" for block in blocks], float),
+        _repeated(lines),
+        ends,
+        (np.cumsum(text) >= 0.98 * total).astype(float),
+        (np.arange(number) < title).astype(float),
+        everywhere * (title >= 0),
+        (np.cumsum(text) - text <= 0.02 * total).astype(float),
+        np.arange(number) / max(1, number - 1),
+        np.array([bool(FURNITURE.search(line.text)) for line in lines], float),
+        everywhere,
+    ]
+    return np.stack(columns, axis=1)
+
+
+def _links(text: str, linked: bool) -> tuple[int, int, bool]:
+    """(links that start, characters within links, whether a link goes on) of a line."""
+    if OPEN not in text and CLOSE not in text:
+        return 0, len(text) if linked else 0, linked
+    inside = 0
+    for part in EDGE.split(text):
+        if part in (OPEN, CLOSE):
+            linked = part == OPEN
+        elif linked:
+            inside += len(part)
+    return text.count(OPEN), inside, linked
+
+
+def _characters(text: str) -> tuple[int, int, int, int]:
+    """Words, characters, capitals and digits of a line."""
+    upper = len(UPPER.findall(text))
+    return len(WORD.findall(text)), len(text), upper, len(DIGIT.findall(text))
+
+
+def _repeated(lines: list[Line]) -> np.ndarray:
+    seen: set[str] = set()
+    return np.array([line.text in seen or seen.add(line.text) is not None for line in lines], float)
+
+
+def _around(values: np.ndarray, reach: int) -> np.ndarray:
+    """Mean over the lines that are at most `reach` away."""
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    index = np.arange(len(values))
+    first, last = np.maximum(index - reach, 0), np.minimum(index + reach + 1, len(values))
+    return (sums[last] - sums[first]) / (last - first)

@@ -4,6 +4,8 @@ Source of the defaults: FineWeb (Penedo et al. 2024, arXiv:2406.17557) as implem
 a field does not say otherwise.
 """
 
+from typing import Literal
+
 from pydantic import Field
 
 from pipeline_config.section import Count, Section, Share
@@ -22,17 +24,49 @@ class UrlFiltering(Section):
     """Payload types (`WARC-Identified-Payload-Type`) that are pages."""
 
 
-class TextExtraction(Section):
-    """Main text of a page (trafilatura)."""
+class LanguagePrefilter(Section):
+    """Pages in other languages are removed before the careful engine spends its time on them."""
 
-    favour_precision: bool = True
-    """FineWeb's choice: less text, but surely main text."""
-    page_cpu_seconds: float = Field(default=20.0, gt=0, le=600)
+    languages: tuple[str, ...] = Field(default=("en",), min_length=1)
+    """Languages to go on with, as ISO 639 codes."""
+    min_score: Share = 0.05
+    """A page goes on if one of them scores at least this on the fast engine's text."""
+
+
+class TextExtraction(Section):
+    """Main text of a page."""
+
+    engine: Literal["blend", "lines", "resiliparse", "trafilatura"] = "blend"
+    """`lines`: resiliparse's main content, line by line through a linear model; `blend`: `lines`, and
+    trafilatura where its result is doubtful; FineWeb took `trafilatura`."""
+    doubtful_words: int = Field(default=40, ge=0)
+    """A page of which `lines` keeps fewer words is doubtful."""
+    doubtful_certainty: Share = 0.9
+    """A page without a line that surely (with this probability) is main text is doubtful."""
+    favour_precision: bool = False
+    """Trafilatura: less text, but surely main text. FineWeb's choice; loses text on all but articles."""
+    comments: bool = True
+    """Trafilatura: comments below the text, and the posts of forums. FineWeb left them out."""
+    fall_back: bool = True
+    """A page that breaks trafilatura gets the text of `lines`."""
+    language_prefilter: LanguagePrefilter | None = None
+    """Of use with `trafilatura`; `blend` calls it on one page in fifteen."""
+    page_cpu_seconds: float = Field(default=10.0, gt=0, le=600)
     """CPU time that one page may take. CPU, not wall clock: the result must not depend on the load."""
     page_memory_bytes: int = Field(default=2_000_000_000, ge=50_000_000)
     """Memory that one page may take."""
     max_payload_bytes: int = Field(default=20_000_000, ge=1000)
     """Larger pages are recorded as failed."""
+    max_tags: Count = 500_000
+    """Pages with more opening tags are recorded as failed before they are parsed."""
+    max_tag_attributes: Count = 10_000
+    """Pages with more attributes in one tag are recorded as failed before they are parsed."""
+    max_depth: Count = 2_000
+    """Pages with more elements inside each other are recorded as failed before they are parsed."""
+    careful_max_tags: Count = 50_000
+    """Pages with more opening tags are not given to trafilatura."""
+    max_output_ratio: float = Field(default=2.0, gt=0)
+    """Characters of text per character of page from which on an extraction is recorded as failed."""
 
 
 class LanguageIdentification(Section):

@@ -6,21 +6,23 @@ from pipeline_config.settings import Source
 from tasks.run import Run
 from tasks.stage import Report, Stage, Work
 from tasks.steps.shards import WriteShard
-from tasks.steps.text_extraction import ExtractText, ReadRecords
+from tasks.steps.text_extraction import NOTED, ExtractText, ReadRecords
 from tasks.store import StageOutput
 from tasks.url_filtering import warc_files
 
 STAGE = Stage(
     "text_extraction",
     "Extract text",
-    version=2,
+    version=3,
     libraries=(
-        "datatrove",
         "faust-cchardet",
         "fastwarc",
         "lxml",
         "lxml_html_clean",
+        "numpy",
         "pyarrow",
+        "regex",
+        "resiliparse",
         "trafilatura",
     ),
 )
@@ -45,5 +47,5 @@ def _build(work: Work, uris: dict[str, str]) -> Report:
     shards = work.shards()
     reader = ReadRecords(shards, uris, work.settings.max_payload_bytes)
     return work.run_shards(
-        [reader, ExtractText(work.settings), WriteShard(str(work.folder))], tasks=len(shards)
+        [reader, ExtractText(work.settings), WriteShard(str(work.folder), notes=NOTED)], tasks=len(shards)
     )

@@ -56,7 +56,7 @@ SAMPLE_BYTES = 100_000  # what readings are compared on
 SOUND = 0.02  # share of odd characters among those that are not ASCII, at most, in a reading to believe
 STRAY = 0.05  # share of broken characters, at most, in text that is UTF-8 all the same
 SURE = 0.95  # detection that outweighs a declaration, between sets that can read each other's bytes
-GARBAGE = 0.1  # share of characters that are no text, from which on the bytes are no page
+FEW, GARBAGE = 10, 0.1  # characters, and share of them, that may be no text in a page
 
 ODD = regex.compile(
     r"[\ufffd\x80-\x9f\p{Co}\p{Cn}]"  # no character at all
@@ -93,7 +93,7 @@ def decode_page(payload: bytes, content_type: str = "") -> Decoded | None:
         encoded = text.encode("utf-8", "replace")
         text = encoded.decode()
     garbage = len(encoded) - len(encoded.translate(None, CONTROLS)) + text.count("\ufffd")
-    return found._replace(text=text) if garbage <= GARBAGE * len(text) else None
+    return found._replace(text=text) if garbage <= FEW + GARBAGE * len(text) else None
 
 
 def python_name(label: str) -> str | None:
@@ -112,9 +112,9 @@ def declarations(payload: bytes, content_type: str) -> Iterator[tuple[str, str]]
     """(decoder, `header` or `meta`) of each character set that server and page declare."""
     head = payload[:DECLARATION_BYTES]
     labels = [("header", match.group(1)) for match in [HEADER.search(content_type)] if match]
-    for pattern in (XML.match, META.search):
-        if match := pattern(COMMENT.sub(b"", head)):
-            labels.append(("meta", match.group(1).decode("ascii")))
+    written = COMMENT.sub(b"", head)
+    found = (XML.match(written), META.search(written))
+    labels += [("meta", match.group(1).decode("ascii")) for match in found if match]
     for origin, label in labels:
         name = python_name(label)
         if name and origin == "meta" and name.startswith("utf-16"):
@@ -152,7 +152,7 @@ def _by_mark(payload: bytes) -> Decoded | None:
 
 
 def _by_form(payload: bytes, content_type: str) -> Decoded | None:
-    """Bytes that can be little else: ASCII, sets within ASCII, UTF-16 by its zeros, UTF-8 by its sequences."""
+    """Bytes that can be little else: sets within ASCII, UTF-16 by its zeros, UTF-8 by its sequences."""
     for name, start in ((name, SEVEN_BITS[name]) for name in SEVEN_BITS if payload.isascii()):
         origin = _declared(name, payload, content_type)
         if start in payload and (origin or start == b"\x1b$"):
@@ -196,7 +196,11 @@ def _by_reading(payload: bytes, content_type: str) -> Decoded:
     sample = payload[start : start + SAMPLE_BYTES]
     detected, confidence = _detect(sample)
     readings = []
-    for name, origin in [*declarations(payload, content_type), (detected, "detection"), ("cp1252", "detection")]:
+    for name, origin in [
+        *declarations(payload, content_type),
+        (detected, "detection"),
+        ("cp1252", "detection"),
+    ]:
         doubt = oddity(_decode(sample, name))
         if {name, detected} <= CJK and name != detected and confidence >= SURE:
             doubt += SOUND

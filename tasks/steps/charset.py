@@ -92,7 +92,8 @@ def decode_page(payload: bytes, content_type: str = "") -> Decoded | None:
     except UnicodeEncodeError:  # lone surrogates: some decoders let them pass
         encoded = text.encode("utf-8", "replace")
         text = encoded.decode()
-    garbage = len(encoded) - len(encoded.translate(None, CONTROLS)) + text.count("\ufffd")
+    zeros, broken = len(found.text) - len(text), text.count("\ufffd")
+    garbage = zeros + broken + len(encoded) - len(encoded.translate(None, CONTROLS))
     return found._replace(text=text) if garbage <= FEW + GARBAGE * len(text) else None
 
 

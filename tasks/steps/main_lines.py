@@ -26,29 +26,29 @@ OPEN, CLOSE = "\ue000", "\ue001"  # around a link's text, while the page is cut 
 EDGE = re.compile(f"([{OPEN}{CLOSE}])")
 
 WEIGHTS = {
-    "text": 0.688,
-    "text before": 0.091,
+    "text": 0.687,
+    "text before": 0.090,
     "text after": 0.166,
-    "words before": 0.098,
-    "link share": 0.193,
-    "link share around": -2.146,
-    "text around": 0.441,
+    "words before": 0.100,
+    "link share": 0.194,
+    "link share around": -2.150,
+    "text around": 0.440,
     "text further around": -0.342,
     "links": -0.948,
-    "capitals": -1.761,
-    "digits": -1.339,
-    "paragraph": 1.218,
-    "heading": 1.026,
-    "list item": 1.723,
-    "repeated": 0.400,
-    "ends as a sentence": -0.274,
+    "capitals": -1.758,
+    "digits": -1.337,
+    "paragraph": 1.219,
+    "heading": 1.028,
+    "list item": 1.724,
+    "repeated": 0.401,
+    "ends as a sentence": -0.271,
     "behind the last text": -1.038,
-    "before the title": -3.196,
+    "before the title": -3.228,
     "page has a title": 0.351,
-    "ahead of the first text": -0.648,
-    "position": -1.626,
+    "ahead of the first text": -0.650,
+    "position": -1.627,
     "signs of furniture": -1.228,
-    "constant": -0.262,
+    "constant": -0.263,
 }
 """Log-odds that a line belongs to the main text, by feature.
 Source: logistic regression on one half of the pages with known main text, see
@@ -80,18 +80,18 @@ def main_text(page: str) -> MainText:
     lines = page_lines(page)
     if not lines:
         return MainText("", 0, 0.0)
-    log_odds = line_features(lines) @ COEFFICIENTS
+    log_odds = np.round(line_features(lines) @ COEFFICIENTS, 6)  # processors differ in last digits
     kept = [line for line, odds in zip(lines, log_odds, strict=True) if odds > 0]
     text = "\n".join("- " + line.text if line.block == "li" else line.text for line in kept)
     return MainText(text, len(WORD.findall(text)), float(1 / (1 + np.exp(-log_odds.max()))))
 
 
-def page_lines(page: str, whole: bool = False) -> list[Line]:
-    """The lines that have any text, of a page's main part or of the whole page."""
+def page_lines(page: str) -> list[Line]:
+    """The lines of a page's main part that have any text."""
     marked = extract_plain_text(
         page.replace(OPEN, "").replace(CLOSE, ""),
         preserve_formatting="minimal_html",
-        main_content=not whole,
+        main_content=True,
         links=True,
         alt_texts=False,
     )

@@ -143,8 +143,8 @@ def test_a_page_that_takes_too_long_fails_with_its_reason(extract, prose):
 
 
 def test_kept_documents_name_the_extractor_and_carry_no_payload(run_step, prose):
-    [document] = run_step(ExtractText(TextExtraction()), [with_payload("a", paragraphs(prose(8)))])
-    page = paragraphs(prose(8))
+    page = paragraphs(prose(20), prose(20, seed=1))
+    [document] = run_step(ExtractText(TextExtraction()), [with_payload("a", page)])
     noted = {"charset": "utf-8", "charset_found_by": "bytes", "html_bytes": len(page)}
     noted |= {"extractor": "lines", "text_characters": len(document.text)}
     assert document.metadata == {"extractor": "lines", NOTES: noted}

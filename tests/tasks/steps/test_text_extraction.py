@@ -5,8 +5,9 @@ import os
 import pytest
 from datatrove.data import Document
 
-from pipeline_config.curation import TextExtraction
+from pipeline_config.curation import LanguagePrefilter, TextExtraction
 from pipeline_config.errors import SourceError
+from tasks.steps import extractors
 from tasks.steps.sample_crawl import warc_record
 from tasks.steps.shards import FATE, NOTES, POINTER_SCHEMA, WriteShard
 from tasks.steps.text_extraction import PAYLOAD, ExtractText, ReadRecords, read_record
@@ -148,6 +149,68 @@ def test_kept_documents_name_the_extractor_and_carry_no_payload(run_step, prose)
     noted = {"charset": "utf-8", "charset_found_by": "bytes", "html_bytes": len(page)}
     noted |= {"extractor": "lines", "text_characters": len(document.text)}
     assert document.metadata == {"extractor": "lines", NOTES: noted}
+
+
+@pytest.mark.parametrize(
+    ("engine", "extractor"),
+    [("blend", "lines"), ("lines", "lines"), ("resiliparse", "resiliparse"), ("trafilatura", "trafilatura")],
+)
+def test_each_engine_finds_an_article_and_is_named(run_step, prose, engine, extractor):
+    page = paragraphs(*[prose(6, seed=n) for n in range(5)])
+    [document] = run_step(ExtractText(TextExtraction(engine=engine)), [with_payload("a", page)])
+    assert document.metadata["extractor"] == extractor
+    assert all(line in document.text for n in range(5) for line in prose(6, seed=n).split("\n")[:1])
+    assert "Imprint" not in document.text
+
+
+def test_a_page_of_few_words_goes_to_the_careful_engine(run_step, prose):
+    [document] = run_step(ExtractText(TextExtraction()), [with_payload("a", paragraphs(prose(2)))])
+    assert document.metadata["extractor"] == "trafilatura"
+
+
+def test_a_page_that_breaks_the_careful_engine_falls_back(run_step, prose, monkeypatch):
+    """A page that kills trafilatura's child twice gets the fast engine's text; the next one is not touched."""
+    real = extractors._trafilatura
+    killer = lambda page, settings: os._exit(1) if "deadly" in page else real(page, settings)  # noqa: E731
+    monkeypatch.setattr(extractors, "_trafilatura", killer)
+    pages = [paragraphs("deadly " + prose(20)), paragraphs(prose(20))]
+    settings = TextExtraction(engine="trafilatura")
+    first, second = run_step(
+        ExtractText(settings), [with_payload("a", pages[0]), with_payload("b", pages[1])]
+    )
+    assert (first.metadata["extractor"], first.metadata.get(FATE)) == ("lines", None)
+    assert second.metadata["extractor"] == "trafilatura"
+
+
+def test_a_page_too_large_for_the_careful_engine_is_not_given_to_it(run_step, prose):
+    settings = TextExtraction(engine="trafilatura", careful_max_tags=10)
+    [document] = run_step(ExtractText(settings), [with_payload("a", paragraphs(*[prose(6)] * 20))])
+    assert document.metadata["extractor"] == "lines"
+
+
+def test_the_language_prefilter_removes_pages_before_the_careful_engine(run_step, prose):
+    settings = TextExtraction(engine="trafilatura", language_prefilter=LanguagePrefilter())
+    russian = f"<html><body><article><p>{RUSSIAN * 3}</p></article></body></html>".encode()
+    english = paragraphs(*[prose(6, seed=n) for n in range(5)])
+    kept, gone, empty = run_step(
+        ExtractText(settings),
+        [with_payload("en", english), with_payload("ru", russian), with_payload("none", b"<p></p>")],
+    )
+    assert (kept.metadata.get(FATE), empty.metadata[FATE].reason) == (None, "no_text")
+    fate = gone.metadata[FATE]
+    assert (fate.kind, fate.reason) == ("removed", "language")
+    assert fate.value.startswith("ru 0.9")
+    assert ", en 0.0" in fate.value
+
+
+def test_a_text_longer_than_its_page_allows_fails(extract, prose):
+    page = paragraphs(*[prose(6, seed=n) for n in range(5)])
+    assert extract({"a": page}, max_output_ratio=0.5)["a"] == ("", ("failed", "output_ratio"))
+
+
+def test_texts_do_not_depend_on_batches_or_order(extract, prose):
+    pages = {str(n): paragraphs(*[prose(4, seed=n * 7 + k) for k in range(n % 5)]) for n in range(40)}
+    assert extract(pages) == extract(dict(reversed(pages.items())))
 
 
 def test_golden(run_step, behaviour, prose):

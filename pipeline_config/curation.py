@@ -37,11 +37,11 @@ class TextExtraction(Section):
     """Main text of a page."""
 
     engine: Literal["blend", "lines", "resiliparse", "trafilatura"] = "blend"
-    """`lines`: resiliparse's main content, line by line through a linear model; `blend`: `lines`, and
-    trafilatura where its result is doubtful; FineWeb took `trafilatura`."""
+    """`lines`: resiliparse's main content, line by line through a linear model; `blend`: where that is
+    doubtful, the same over the whole page, and where that is, too, trafilatura; FineWeb: `trafilatura`."""
     doubtful_words: int = Field(default=40, ge=0)
     """A page of which `lines` keeps fewer words is doubtful."""
-    doubtful_certainty: Share = 0.9
+    doubtful_certainty: Share = 0.85
     """A page without a line that surely (with this probability) is main text is doubtful."""
     favour_precision: bool = False
     """Trafilatura: less text, but surely main text. FineWeb's choice; loses text on all but articles."""
@@ -50,7 +50,7 @@ class TextExtraction(Section):
     fall_back: bool = True
     """A page that breaks trafilatura gets the text of `lines`."""
     language_prefilter: LanguagePrefilter | None = None
-    """Of use with `trafilatura`; `blend` calls it on one page in fifteen."""
+    """Of use with `trafilatura`; `blend` calls it on one page in thirty."""
     page_cpu_seconds: float = Field(default=10.0, gt=0, le=600)
     """CPU time that one page may take. CPU, not wall clock: the result must not depend on the load."""
     page_memory_bytes: int = Field(default=2_000_000_000, ge=50_000_000)
@@ -63,7 +63,7 @@ class TextExtraction(Section):
     """Pages with more attributes in one tag are recorded as failed before they are parsed."""
     max_depth: Count = 2_000
     """Pages with more elements inside each other are recorded as failed before they are parsed."""
-    careful_max_tags: Count = 50_000
+    careful_max_tags: Count = 10_000
     """Pages with more opening tags are not given to trafilatura."""
     max_output_ratio: float = Field(default=2.0, gt=0)
     """Characters of text per character of page from which on an extraction is recorded as failed."""

@@ -52,7 +52,7 @@ SEVEN_BITS = {"iso2022_jp": b"\x1b$", "iso2022_kr": b"\x1b$", "utf-7": b"+", "hz
 """Sets that write other scripts in ASCII, and what all such text holds."""
 CJK = {"gbk", "gb18030", "big5", "shift_jis", "euc_jp", "euc_kr"}
 
-SAMPLE_BYTES = 100_000  # what readings are compared on
+SAMPLE_BYTES = 30_000  # what readings are compared on
 SOUND = 0.02  # share of odd characters among those that are not ASCII, at most, in a reading to believe
 STRAY = 0.05  # share of broken characters, at most, in text that is UTF-8 all the same
 SURE = 0.95  # detection that outweighs a declaration, between sets that can read each other's bytes
@@ -69,7 +69,7 @@ ODD = regex.compile(
 )
 NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 FOREIGN_WORD = re.compile(r"[A-Za-z]?[^\x00-\x7f]+[A-Za-z]?")
-COMPARED_CHARACTERS = 10_000
+COMPARED_CHARACTERS = 2_000
 CONTROLS = bytes({*range(32), 127} - {*b"\t\n\r\f\x1b"})
 
 
@@ -111,17 +111,14 @@ def python_name(label: str) -> str | None:
 
 def declarations(payload: bytes, content_type: str) -> Iterator[tuple[str, str]]:
     """(decoder, `header` or `meta`) of each character set that server and page declare."""
-    head = payload[:DECLARATION_BYTES]
-    labels = [("header", match.group(1)) for match in [HEADER.search(content_type)] if match]
-    written = COMMENT.sub(b"", head)
-    found = (XML.match(written), META.search(written))
-    labels += [("meta", match.group(1).decode("ascii")) for match in found if match]
-    for origin, label in labels:
-        name = python_name(label)
-        if name and origin == "meta" and name.startswith("utf-16"):
-            name = "utf-8"  # it was read as ASCII. Source: WHATWG HTML, "prescan a byte stream"
-        if name:
-            yield name, origin
+    for match in HEADER.finditer(content_type):
+        if name := python_name(match.group(1)):
+            yield name, "header"
+    head = COMMENT.sub(b"", payload[:DECLARATION_BYTES])
+    for match in (XML.match(head), META.search(head)):
+        if match and (name := python_name(match.group(1).decode("ascii"))):
+            # UTF-16 was read as ASCII. Source: WHATWG HTML, "prescan a byte stream"
+            yield "utf-8" if name.startswith("utf-16") else name, "meta"
 
 
 def _declared(name: str, payload: bytes, content_type: str) -> str | None:
@@ -186,7 +183,7 @@ def _nearly_utf8(payload: bytes, found_by: str) -> Decoded | None:
     if text.endswith("\ufffd") and not payload.endswith("\ufffd".encode()):
         text = text[:-1]
     broken = text.count("\ufffd")
-    whole = len(NOT_ASCII.findall(text)) - broken
+    whole = len(text) - len(text.encode("ascii", "ignore")) - broken
     return Decoded(text, "utf-8", found_by) if whole and broken <= STRAY * whole else None
 
 
@@ -195,21 +192,23 @@ def _by_reading(payload: bytes, content_type: str) -> Decoded:
     first = re.search(rb"[\x80-\xff]", payload)
     start = max(0, first.start() - 1000) if first else 0
     sample = payload[start : start + SAMPLE_BYTES]
-    detected, confidence = _detect(sample)
     readings = []
-    for name, origin in [
-        *declarations(payload, content_type),
-        (detected, "detection"),
-        ("cp1252", "detection"),
-    ]:
+    for name, origin in _candidates(sample, payload, content_type):
         doubt = oddity(_decode(sample, name))
-        if {name, detected} <= CJK and name != detected and confidence >= SURE:
-            doubt += SOUND
+        if name in CJK and origin != "detection":
+            detected, confidence = _detect(sample)
+            doubt += SOUND if detected in CJK and detected != name and confidence >= SURE else 0
         if doubt <= SOUND:
             return Decoded(_decode(payload, name), name, origin)
         readings.append((doubt, name, origin))
     _, name, origin = min(readings, key=lambda reading: reading[0])
     return Decoded(_decode(payload, name), name, origin)
+
+
+def _candidates(sample: bytes, payload: bytes, content_type: str) -> Iterator[tuple[str, str]]:
+    yield from declarations(payload, content_type)
+    yield _detect(sample)[0], "detection"
+    yield "cp1252", "detection"
 
 
 def _detect(sample: bytes) -> tuple[str, float]:

@@ -12,7 +12,7 @@ from resiliparse.extract.html2text import extract_plain_text
 
 from pipeline_config.curation import LanguagePrefilter, TextExtraction
 from tasks.steps.language_identification import load_model
-from tasks.steps.main_lines import main_text
+from tasks.steps.main_lines import MainText, main_text
 from tasks.steps.page_limits import count_tags
 
 PREFILTER_CHARACTERS = 10_000
@@ -73,19 +73,25 @@ def careful(page: str, settings: TextExtraction) -> Extraction:
 
 
 def blend(page: str, settings: TextExtraction) -> Extraction:
-    """The text of `lines`, or trafilatura's where that one is short or without a line to be sure of.
+    """The lines of the main part; where they are doubtful, of the whole page; where those are, trafilatura's.
 
     Raises:
         ForeignLanguage: the page is doubtful and does not pass the language prefilter.
     """
     found = main_text(page)
-    doubtful = found.words < settings.doubtful_words or found.certainty < settings.doubtful_certainty
-    if not doubtful or count_tags(page) > settings.careful_max_tags:
+    if is_doubtful(found, settings):
+        found = max(main_text(page, whole=True), found, key=lambda text: text.words)
+    if not is_doubtful(found, settings) or count_tags(page) > settings.careful_max_tags:
         return Extraction(found.text, "lines")
     if settings.language_prefilter:
         check_language(found.text, settings.language_prefilter)
     extraction = _trafilatura(page, settings)
     return extraction if extraction.text else Extraction(found.text, "lines")
+
+
+def is_doubtful(found: MainText, settings: TextExtraction) -> bool:
+    """Whether a text is too short, or no line of it surely is main text."""
+    return found.words < settings.doubtful_words or found.certainty < settings.doubtful_certainty
 
 
 def check_language(text: str, prefilter: LanguagePrefilter) -> None:

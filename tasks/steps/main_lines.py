@@ -12,43 +12,59 @@ from typing import NamedTuple
 import numpy as np
 from resiliparse.extract.html2text import extract_plain_text
 
-WORD = re.compile(r"[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|\w+")
-"""A word or, in scripts without spaces, a character."""
+WORD, ALONE, CAPITAL, DIGIT = 1, 2, 4, 8
+SPACELESS = ((0x0E00, 0x0E7F), (0x3040, 0x30FF), (0x3400, 0x9FFF), (0xAC00, 0xD7AF))
+"""Thai, kana, Han and Hangul. Source: The Unicode Standard, code charts."""
+
+
+def _kinds() -> np.ndarray:
+    """What each character of the basic plane is; all others are taken for signs."""
+    kinds = np.zeros(0x10000, np.uint8)
+    for code in range(0x10000):
+        letter = chr(code)
+        kinds[code] = (WORD if letter.isalnum() or letter == "_" else 0) | (
+            CAPITAL if letter.isupper() else 0
+        )
+    for first, last in SPACELESS:
+        kinds[first : last + 1] |= ALONE
+    kinds[ord("0") : ord("9") + 1] |= DIGIT
+    return kinds
+
+
+KINDS = _kinds()
 LINK = re.compile(r"<a href=\"[^\"]*\">([^<]*(?:<(?!a |/a>)[^<]*)*)</a>")
 TAG = re.compile(r"</?(?:a|p|h[1-6]|ul|ol|li|br|pre)\b[^>]*>")
 BLOCK = re.compile(r"<(p|h[1-6]|li|pre)>")
 BLOCK_END = re.compile(r"</(?:p|h[1-6]|li|pre)>")
-UPPER = re.compile(r"[A-ZÀ-ÖØ-ÞА-ЯΑ-Ω]")
-DIGIT = re.compile(r"[0-9]")
 FURNITURE = re.compile(r"[©|@]|\(c\)|copyright|all rights", re.IGNORECASE)
 ENDS = re.compile(r"[.!?:;…。！？：；।؟][\"'”’»）)\]]*$")
 OPEN, CLOSE = "\ue000", "\ue001"  # around a link's text, while the page is cut into lines
 EDGE = re.compile(f"([{OPEN}{CLOSE}])")
 
 WEIGHTS = {
-    "text": 0.687,
-    "text before": 0.090,
-    "text after": 0.166,
-    "words before": 0.100,
-    "link share": 0.194,
-    "link share around": -2.150,
-    "text around": 0.440,
-    "text further around": -0.342,
-    "links": -0.948,
-    "capitals": -1.758,
-    "digits": -1.337,
-    "paragraph": 1.219,
-    "heading": 1.028,
-    "list item": 1.724,
-    "repeated": 0.401,
-    "ends as a sentence": -0.271,
-    "behind the last text": -1.038,
-    "before the title": -3.228,
-    "page has a title": 0.351,
-    "ahead of the first text": -0.650,
-    "position": -1.627,
-    "signs of furniture": -1.228,
-    "constant": -0.263,
+    "text": 0.681,
+    "text before": 0.111,
+    "text after": 0.167,
+    "words before": 0.076,
+    "link share": 0.181,
+    "link share around": -2.174,
+    "text around": 0.441,
+    "text further around": -0.360,
+    "links": -0.934,
+    "capitals": -1.805,
+    "digits": -1.402,
+    "paragraph": 1.201,
+    "heading": 1.016,
+    "list item": 1.674,
+    "repeated": 0.382,
+    "ends as a sentence": -0.254,
+    "behind the last text": -1.032,
+    "before the title": -3.240,
+    "page has a title": 0.360,
+    "ahead of the first text": -0.617,
+    "position": -1.614,
+    "signs of furniture": -1.221,
+    "constant": -0.212,
 }
 """Log-odds that a line belongs to the main text, by feature.
 Source: logistic regression on one half of the pages with known main text, see
@@ -75,23 +91,41 @@ class MainText(NamedTuple):
     """The largest probability of a line, 0 where there is none."""
 
 
-def main_text(page: str) -> MainText:
-    """The lines that more likely than not belong to the main text; list items start with a dash."""
-    lines = page_lines(page)
+def main_text(page: str, whole: bool = False) -> MainText:
+    """The lines that more likely than not belong to the main text; list items start with a dash.
+
+    With `whole`, lines that resiliparse takes for furniture are looked at, too.
+    """
+    lines = page_lines(page, whole)
     if not lines:
         return MainText("", 0, 0.0)
     log_odds = np.round(line_features(lines) @ COEFFICIENTS, 6)  # processors differ in last digits
     kept = [line for line, odds in zip(lines, log_odds, strict=True) if odds > 0]
     text = "\n".join("- " + line.text if line.block == "li" else line.text for line in kept)
-    return MainText(text, len(WORD.findall(text)), float(1 / (1 + np.exp(-log_odds.max()))))
+    certainty = float(1 / (1 + np.exp(-log_odds.max())))
+    words = int(character_counts([text])[0, 0]) if text else 0
+    return MainText(text, words, certainty)
 
 
-def page_lines(page: str) -> list[Line]:
-    """The lines of a page's main part that have any text."""
+def character_counts(texts: list[str]) -> np.ndarray:
+    """(words, characters, capitals, digits) of each text; characters of scripts without spaces are words."""
+    codes = np.frombuffer("".join(f"{text}\n" for text in texts).encode("utf-32-le"), dtype="<u4")
+    kinds = KINDS[np.minimum(codes, len(KINDS) - 1)]
+    starts = (kinds & (WORD | ALONE)) == WORD
+    starts[1:] &= (kinds[:-1] & (WORD | ALONE)) != WORD
+    lengths = np.array([len(text) for text in texts])
+    first = np.concatenate([[0], np.cumsum(lengths[:-1] + 1)])
+    counted = [starts | ((kinds & ALONE) > 0), (kinds & CAPITAL) > 0, (kinds & DIGIT) > 0]
+    words, capitals, digits = (np.add.reduceat(flags.astype(np.int64), first) for flags in counted)
+    return np.stack([words, lengths, capitals, digits], axis=1)
+
+
+def page_lines(page: str, whole: bool = False) -> list[Line]:
+    """The lines that have any text, of a page's main part or of the whole page."""
     marked = extract_plain_text(
         page.replace(OPEN, "").replace(CLOSE, ""),
         preserve_formatting="minimal_html",
-        main_content=True,
+        main_content=not whole,
         links=True,
         alt_texts=False,
     )
@@ -118,7 +152,7 @@ def page_lines(page: str) -> list[Line]:
 def line_features(lines: list[Line]) -> np.ndarray:
     """A row for each line, a column for each of `WEIGHTS`."""
     number = len(lines)
-    words, length, upper, digits = np.array([_characters(line.text) for line in lines], float).T
+    words, length, upper, digits = character_counts([line.text for line in lines]).astype(float).T
     links = np.array([line.links for line in lines], float)
     share = np.array([line.link_characters for line in lines]) / length
     blocks = [line.block[:1] for line in lines]
@@ -167,12 +201,6 @@ def _links(text: str, linked: bool) -> tuple[int, int, bool]:
         elif linked:
             inside += len(part)
     return text.count(OPEN), inside, linked
-
-
-def _characters(text: str) -> tuple[int, int, int, int]:
-    """Words, characters, capitals and digits of a line."""
-    upper = len(UPPER.findall(text))
-    return len(WORD.findall(text)), len(text), upper, len(DIGIT.findall(text))
 
 
 def _repeated(lines: list[Line]) -> np.ndarray:

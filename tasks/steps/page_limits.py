@@ -9,7 +9,7 @@ import re
 from pipeline_config.curation import TextExtraction
 
 TAG = re.compile(r"<(/?)([a-zA-Z][a-zA-Z0-9]*)")
-LONG_TAG = re.compile(r"<[a-zA-Z][^<>]{2000,}")
+LONG_TAG = 2000  # characters from which on its attributes are counted
 ATTRIBUTE = re.compile(r"\s[^\s=]")
 EMPTY = frozenset(
     ("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "wbr")
@@ -39,9 +39,9 @@ def count_tags(page: str) -> int:
 
 def most_attributes(page: str) -> int:
     """Attributes of the tag that has most, 0 where no tag is long."""
-    return max(
-        (sum(1 for _ in ATTRIBUTE.finditer(tag.group())) for tag in LONG_TAG.finditer(page)), default=0
-    )
+    pieces = (piece for piece in page.split("<") if len(piece) > LONG_TAG)
+    tags = (piece for piece in pieces if piece[0].isalpha() and ">" not in piece[:LONG_TAG])
+    return max((len(ATTRIBUTE.findall(tag.partition(">")[0])) for tag in tags), default=0)
 
 
 def nesting(page: str, enough: int) -> int:

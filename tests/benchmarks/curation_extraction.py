@@ -33,13 +33,14 @@ from datatrove.pipeline.extractors import Trafilatura
 from pipeline_config.curation import TextExtraction
 from tasks.steps.charset import decode_page
 from tasks.steps.extractors import engine_for
-from tasks.steps.main_lines import WEIGHTS, WORD, line_features, page_lines
+from tasks.steps.main_lines import WEIGHTS, character_counts, line_features, page_lines
 from tasks.steps.text_extraction import PAYLOAD, ExtractText, read_record
 
 CRAWL = Path(__file__).parents[3] / "shared" / "data" / "crawl"
 ENGINES = ("blend", "lines", "resiliparse", "trafilatura")
 TIMED_PAGES = 300
 PLANTED = re.compile(r"archive-copies|legacy-charset|\.example$")
+WORD = re.compile(r"[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|\w+")
 SECOND_LEVEL = ("co", "com", "net", "org", "gov", "edu")
 
 
@@ -197,7 +198,7 @@ def labelled(page: Page) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
         return None
     gold = WORD.findall(page.text.lower())
     words, pairs = set(gold), set(itertools.pairwise(gold))
-    sizes = np.array([len(WORD.findall(line.text)) for line in lines], float)
+    sizes = character_counts([line.text for line in lines])[:, 0].astype(float)
     labels = np.array([share_in(line.text, words, pairs) > 0.5 for line in lines], float)
     return line_features(lines), labels, (sizes + 1) / (sizes.sum() + 20)
 

@@ -29,8 +29,9 @@ from tasks.audit.verification import verify
 from tasks.lineage import find_run
 from tasks.reports.corpus_statistics import corpus_statistics
 from tasks.reports.figures import sankey_links
+from tasks.steps.charset import decode_page
 from tasks.steps.selection import Selector
-from tasks.steps.text_extraction import decode_page, read_record
+from tasks.steps.text_extraction import read_record
 from tasks.steps.url_filtering import FilterUrls
 from tasks.store import MANIFEST, Store
 from tests.outputs import manifests
@@ -39,6 +40,7 @@ from tests.services.served import Served
 from tests.services.servers import Bucket
 
 pytestmark = pytest.mark.slow
+FINEWEB = {"engine": "trafilatura", "favour_precision": True, "comments": False, "fall_back": False}
 SNAPSHOTS = {"cc-2024-10": "CC-MAIN-2024-10-MINI", "cc-2024-18": "CC-MAIN-2024-18-MINI"}
 Ledger = dict[str, tuple[str, str, dict[str, Any]]]
 
@@ -47,6 +49,7 @@ Ledger = dict[str, tuple[str, str, dict[str, Any]]]
 def crawl_home(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("mini-crawl")
     bases = [f"sources.{number}.base={shared_data / 'crawl'}" for number in range(2)]
+    bases += [f"text_extraction.{name}={value}" for name, value in FINEWEB.items()]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TOKENMILL_HOME", str(folder))
         build_corpus(load_settings("mini-crawl", bases))
@@ -227,7 +230,7 @@ def test_texts_are_those_of_datatroves_extractor(ledger: Ledger, crawl_home: Pat
     for row in rows:
         with (shared_data / "crawl" / row["file_path"]).open("rb") as file:
             file.seek(row["warc_offset"])
-            html = decode_page(*read_record(file.read(row["warc_length"])))
+            html = decode_page(*read_record(file.read(row["warc_length"]))).text
         assert engine.extract(html) == row["text"]
 
 

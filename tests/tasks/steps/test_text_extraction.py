@@ -1,6 +1,7 @@
 """From a record to its main text: payloads, character sets, and pages that fail alone."""
 
 import os
+import resource
 
 import pytest
 from datatrove.data import Document
@@ -13,7 +14,7 @@ from tasks.steps.shards import FATE, NOTES, POINTER_SCHEMA, WriteShard
 from tasks.steps.text_extraction import PAYLOAD, ExtractText, ReadRecords, read_record
 from tasks.steps.url_filtering import ReadPointers
 
-GOLDEN = "d8fea036994ed78deff64aa1ba11b350599cf1d47b261fdd41ecf00ff2f6bff6"
+GOLDEN = "458ed895b8e577cfecfc93cbdc36fa8b6824dab4441bee2593b951874140a0fe"
 RUSSIAN = "Съешь же ещё этих мягких французских булок, да выпей чаю. Широкая электрификация юга. " * 3
 
 
@@ -169,7 +170,7 @@ def test_a_page_of_few_words_goes_to_the_careful_engine(run_step, prose):
 
 
 def test_a_page_that_breaks_the_careful_engine_falls_back(run_step, prose, monkeypatch):
-    """A page that kills trafilatura's child twice gets the fast engine's text; the next one is not touched."""
+    """A page that kills trafilatura's child twice gets the fast engine's text; the next page is safe."""
     real = extractors._trafilatura
     killer = lambda page, settings: os._exit(1) if "deadly" in page else real(page, settings)  # noqa: E731
     monkeypatch.setattr(extractors, "_trafilatura", killer)
@@ -208,6 +209,40 @@ def test_a_text_longer_than_its_page_allows_fails(extract, prose):
     assert extract({"a": page}, max_output_ratio=0.5)["a"] == ("", ("failed", "output_ratio"))
 
 
+HOSTILE = {
+    "divs_inside_each_other": (b"<div>" * 400_000, "too_deep"),
+    "attributes": (b"<div " + b"a=1 " * 1_000_000 + b">", "too_many_attributes"),
+    "attributes_without_values": (b"<div " + b"a " * 1_000_000 + b">", "too_many_attributes"),
+    "elements": (b"<p>x" * 600_000, "too_many_tags"),
+    "links": (b"<a href=/x>a link</a> " * 200_000, None),
+    "lists_inside_each_other": (b"<ul><li>" * 100_000, "too_deep"),
+    "tables_inside_each_other": (b"<table><tr><td>" * 100_000, "too_deep"),
+    "less_than_signs": (b"<" * 2_000_000, "too_many_tags"),
+    "line_breaks": (b"x<br>" * 200_000, None),
+    "one_long_word": (b"x" * 5_000_000, None),
+    "surrogates": (b"&#xD800;" * 1000, None),
+    "zeros": (b"x\x00" * 20, None),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_page_has_a_text_or_a_reason_within_its_limits(run_step, prose, name):
+    """CPU time of the step and its child is bounded, and so is the child's memory."""
+    piece, reason = HOSTILE[name]
+    payload = b"<html><body>" + paragraphs(prose(30)) + piece
+    before = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    settings = TextExtraction(page_memory_bytes=600_000_000)
+    document, after = run_step(
+        ExtractText(settings), [with_payload("hostile", payload), with_payload("next", paragraphs(prose(30)))]
+    )
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    fate = document.metadata.get(FATE)
+    assert (fate and fate.reason) == reason
+    assert prose(30).split("\n")[0] in (document.text if reason is None else after.text)
+    assert after.metadata["extractor"] == "lines"
+    assert sum(now.ru_utime - then.ru_utime for now, then in zip(used, before, strict=True)) < 10
+
+
 def test_texts_do_not_depend_on_batches_or_order(extract, prose):
     pages = {str(n): paragraphs(*[prose(4, seed=n * 7 + k) for k in range(n % 5)]) for n in range(40)}
     assert extract(pages) == extract(dict(reversed(pages.items())))
@@ -215,7 +250,8 @@ def test_texts_do_not_depend_on_batches_or_order(extract, prose):
 
 def test_golden(run_step, behaviour, prose):
     pages = {
-        "article": paragraphs(prose(6), prose(6, seed=1)),
+        "article": paragraphs(*[prose(6, seed=n) for n in range(6)]),
+        "short": paragraphs(prose(6), prose(6, seed=1)),
         "list": html("<ul>" + "".join(f"<li>{prose(1, seed=n)}</li>" for n in range(6)) + "</ul>"),
         "table": html(f"<table><tr><td>{prose(2)}</td><td>{prose(2, seed=2)}</td></tr></table>"),
         "russian": f"<html><body><article><p>{RUSSIAN}</p></article></body></html>".encode("windows-1251"),

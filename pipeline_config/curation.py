@@ -27,8 +27,8 @@ class UrlFiltering(Section):
 class LanguagePrefilter(Section):
     """Pages in other languages are removed before the careful engine spends its time on them."""
 
-    languages: tuple[str, ...] = Field(default=("en",), min_length=1)
-    """Languages to go on with, as ISO 639 codes."""
+    languages: tuple[str, ...] = ()
+    """Languages to go on with, as ISO 639 codes; none switches the prefilter off."""
     min_score: Share = 0.05
     """A page goes on if one of them scores at least this on the fast engine's text."""
 
@@ -49,7 +49,7 @@ class TextExtraction(Section):
     """Trafilatura: comments below the text, and the posts of forums. FineWeb left them out."""
     fall_back: bool = True
     """A page that breaks trafilatura gets the text of `lines`."""
-    language_prefilter: LanguagePrefilter | None = None
+    language_prefilter: LanguagePrefilter = LanguagePrefilter()
     """Of use with `trafilatura`; `blend` calls it on one page in thirty."""
     page_cpu_seconds: float = Field(default=10.0, gt=0, le=600)
     """CPU time that one page may take. CPU, not wall clock: the result must not depend on the load."""

@@ -67,7 +67,7 @@ def careful(page: str, settings: TextExtraction) -> Extraction:
     """
     if count_tags(page) > settings.careful_max_tags and settings.fall_back:
         return lines(page)
-    if settings.language_prefilter:
+    if settings.language_prefilter.languages:
         check_language(main_text(page).text, settings.language_prefilter)
     return _trafilatura(page, settings)
 
@@ -83,7 +83,7 @@ def blend(page: str, settings: TextExtraction) -> Extraction:
         found = max(main_text(page, whole=True), found, key=lambda text: text.words)
     if not is_doubtful(found, settings) or count_tags(page) > settings.careful_max_tags:
         return Extraction(found.text, "lines")
-    if settings.language_prefilter:
+    if settings.language_prefilter.languages:
         check_language(found.text, settings.language_prefilter)
     extraction = _trafilatura(page, settings)
     return extraction if extraction.text else Extraction(found.text, "lines")

@@ -40,7 +40,12 @@ from tests.services.served import Served
 from tests.services.servers import Bucket
 
 pytestmark = pytest.mark.slow
-FINEWEB = {"engine": "trafilatura", "favour_precision": True, "comments": False, "fall_back": False}
+FINEWEB = {
+    "text_extraction.engine": "trafilatura",
+    "text_extraction.favour_precision": True,
+    "text_extraction.comments": False,
+    "text_extraction.fall_back": False,
+}
 SNAPSHOTS = {"cc-2024-10": "CC-MAIN-2024-10-MINI", "cc-2024-18": "CC-MAIN-2024-18-MINI"}
 Ledger = dict[str, tuple[str, str, dict[str, Any]]]
 
@@ -49,7 +54,7 @@ Ledger = dict[str, tuple[str, str, dict[str, Any]]]
 def crawl_home(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("mini-crawl")
     bases = [f"sources.{number}.base={shared_data / 'crawl'}" for number in range(2)]
-    bases += [f"text_extraction.{name}={value}" for name, value in FINEWEB.items()]
+    bases += [f"{name}={value}" for name, value in FINEWEB.items()]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TOKENMILL_HOME", str(folder))
         build_corpus(load_settings("mini-crawl", bases))
@@ -260,7 +265,7 @@ def test_postgres_and_an_object_store_give_the_same_bytes(
     )
     try:
         served.start()
-        run = served.run("build-corpus", "mini-crawl", {"execution.workers": 2})
+        run = served.run("build-corpus", "mini-crawl", {"execution.workers": 2, **FINEWEB})
         assert served.ended(run, 1200) == "Completed", served.said()
     finally:
         served.end()

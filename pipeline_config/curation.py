@@ -4,11 +4,14 @@ Source of the defaults: FineWeb (Penedo et al. 2024, arXiv:2406.17557) as implem
 a field does not say otherwise.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from pipeline_config.section import Count, Section, Share
+
+Signal = Literal["noai", "noimageai", "noindex", "nofollow", "noarchive", "nosnippet", "tdm-reservation"]
+Status = Annotated[int, Field(ge=100, le=599)]
 
 
 class UrlFiltering(Section):
@@ -17,11 +20,31 @@ class UrlFiltering(Section):
     use_integrated_lists: bool = True
     """Use DataTrove's bundled lists: 4.6 million domains and its banned words."""
     extra_domains: tuple[str, ...] = ()
-    """Further blocked domains."""
+    """Further blocked domains, each with its subdomains, and addresses (IPv4 or IPv6)."""
+    blocklists: tuple[str, ...] = ()
+    """What to leave out: files of domains, URLs or expressions with a line for each entry, or folders of such
+    files as UT1 lays them out; any fsspec URL. A file's name says what it holds (`domains`, `urls`,
+    `expressions`, with `.txt` and `.gz` or without); in others each line is a domain or a URL. The lists'
+    content is part of the key."""
+    allowlists: tuple[str, ...] = ()
+    """What blocked domains, lists and words do not apply to; of the same form. A takedown applies all the
+    same."""
+    ut1: str = ""
+    """Folder of UT1's categories (`<category>/domains` or `<category>.domains.txt.gz`); any fsspec URL."""
+    ut1_categories: tuple[str, ...] = ()
+    """Categories of that folder to leave out, such as `phishing`."""
     soft_word_threshold: Count = 2
     """Soft-banned words that a URL may not reach."""
     payload_types: tuple[str, ...] = ("text/html", "application/xhtml+xml")
     """Payload types (`WARC-Identified-Payload-Type`) that are pages."""
+    http_statuses: tuple[Status, ...] = ()
+    """HTTP status codes of records to keep, where the status is known; empty: all."""
+
+    @model_validator(mode="after")
+    def _categories_have_a_folder(self) -> "UrlFiltering":
+        if bool(self.ut1) != bool(self.ut1_categories):
+            raise ValueError("ut1 (a folder) and ut1_categories (names in it) go together")
+        return self
 
 
 class LanguagePrefilter(Section):
@@ -56,7 +79,9 @@ class TextExtraction(Section):
     page_memory_bytes: int = Field(default=2_000_000_000, ge=50_000_000)
     """Memory that one page may take."""
     max_payload_bytes: int = Field(default=20_000_000, ge=1000)
-    """Larger pages are recorded as failed."""
+    """Larger pages, by their decoded bytes, are recorded as failed."""
+    max_decoding_ratio: float = Field(default=1000.0, ge=10)
+    """Decoded bytes per byte of `Content-Encoding`; pages of over 1 MiB above this are recorded as failed."""
     max_tags: Count = 500_000
     """Pages with more opening tags are recorded as failed before they are parsed."""
     max_tag_attributes: Count = 10_000
@@ -67,6 +92,11 @@ class TextExtraction(Section):
     """Pages with more opening tags are not given to trafilatura."""
     max_output_ratio: float = Field(default=2.0, gt=0)
     """Characters of text per character of page from which on an extraction is recorded as failed."""
+    obey_signals: tuple[Signal, ...] = ()
+    """What a page or its header may say that leaves it out: robots directives, and `tdm-reservation` (the TDM
+    Reservation Protocol). Recorded of every page, whatever is obeyed."""
+    signal_agents: tuple[str, ...] = ()
+    """Crawlers, such as `ccbot`: a directive to one of them counts as one to all."""
 
 
 class LanguageIdentification(Section):
@@ -189,13 +219,44 @@ class Deduplication(Section):
     """Seed of the hash functions."""
 
 
-class PiiScrubbing(Section):
-    """E-mail addresses and public IP addresses are replaced by reserved ones."""
+NationalNumber = Literal[
+    "us.ssn",
+    "us.itin",
+    "br.cpf",
+    "ca.sin",
+    "de.idnr",
+    "es.dni",
+    "es.nie",
+    "fi.hetu",
+    "fr.nir",
+    "gb.nhs",
+    "in_.aadhaar",
+    "it.codicefiscale",
+    "nl.bsn",
+    "pl.pesel",
+]
+Region = Annotated[str, Field(pattern="^[A-Z]{2}$")]
 
+
+class PiiScrubbing(Section):
+    """What identifies a person is replaced by reserved values or by tokens such as <PHONE_NUMBER>."""
+
+    mode: Literal["tokenmill", "fineweb"] = "tokenmill"
+    """How e-mail and IP addresses are found and replaced. `tokenmill`: also addresses of other scripts and
+    IPv6, but no version and section numbers; placeholders by a hash of document and value. `fineweb`: what
+    DataTrove's PIIFormatter does with a document on its own. Source: own; DataTrove 0.10.1."""
     emails: bool = True
-    """Replace e-mail addresses."""
+    """Replace e-mail addresses. Source: FineWeb (arXiv:2406.17557)."""
     public_ips: bool = True
-    """Replace public IPv4 addresses; private ones identify nobody."""
-    max_run_characters: int = Field(default=20_000, ge=1000)
-    """A longer run without white space that holds an @ fails the document: the e-mail pattern
-    takes quadratic time on it."""
+    """Replace public IP addresses; private ones identify nobody. Source: FineWeb (arXiv:2406.17557)."""
+    phones: bool = False
+    """Replace phone numbers that libphonenumber takes for valid: international ones, and national ones of
+    `phone_regions`. Source: own."""
+    phone_regions: tuple[Region, ...] = ()
+    """Regions whose national formats count, as ISO 3166 codes such as US. Source: own."""
+    ibans: bool = False
+    """Replace bank account numbers with right check digits. Source: ISO 13616."""
+    payment_cards: bool = False
+    """Replace card numbers of known issuers with a right check digit. Source: ISO/IEC 7812."""
+    national_numbers: tuple[NationalNumber, ...] = ()
+    """Replace national numbers of persons, as python-stdnum names and validates them. Source: own."""

@@ -4,7 +4,7 @@ Every section decides the output of its stage and is part of that stage's key, e
 only says how the work is done. Section names are the stage names; those of curation are in `curation`.
 """
 
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field, model_validator
 
@@ -13,12 +13,14 @@ from pipeline_config.curation import (
     LanguageIdentification,
     PiiScrubbing,
     QualityFiltering,
+    Status,
     TextExtraction,
     UrlFiltering,
 )
 from pipeline_config.executors import ExecutorSettings
 from pipeline_config.section import Count, Section, Share
 
+LanguageCode = Annotated[str, Field(pattern=r"^[a-z]{3}$")]
 DUMP = "{dump}"  # stands for the name of a snapshot
 
 StageName = Literal[
@@ -62,6 +64,19 @@ class FieldMapping(Section):
     """Field with the date, if the records have one."""
 
 
+class IndexFilter(Section):
+    """Which records of Common Crawl's columnar index are read. An empty choice takes all."""
+
+    languages: tuple[LanguageCode, ...] = ()
+    """Languages as the index has them (ISO 639-3, such as `eng`): one of a record's must be among them."""
+    keep_unknown_language: bool = True
+    """Take records whose language the index does not know."""
+    statuses: tuple[Status, ...] = ()
+    """HTTP status codes (`fetch_status`)."""
+    mimes: tuple[str, ...] = ()
+    """Media types (`content_mime_detected`)."""
+
+
 class Source(Section):
     """Where documents come from."""
 
@@ -75,6 +90,12 @@ class Source(Section):
     uris: tuple[str, ...] = ()
     """Files, globs, or `*.paths.gz` lists of files, relative to `base`; any fsspec URL. With `{dump}` in them
     the source stands for every snapshot whose name fits `dump`."""
+    index: tuple[str, ...] = ()
+    """Files or globs of Common Crawl's columnar index (Parquet), relative to `base`, instead of `uris`: only
+    the records that pass `index_filter` and the URL filter are fetched, by themselves. The names of the WARC
+    files in it are relative to `base`."""
+    index_filter: IndexFilter = IndexFilter()
+    """Which records of the index are read."""
     max_warcs: Count | None = None
     """Take at most this many WARC files, in the order of `uris`."""
     dataset: str | None = None
@@ -107,21 +128,30 @@ class Source(Section):
     """Lists of documents that must go: YAML files (any fsspec URL) with `reason`, `date` and `entries`,
     each a `url`, `url_prefix`, `domain` or `id`. Their content is part of the key."""
 
+    @property
+    def is_pattern(self) -> bool:
+        """Whether it stands for every snapshot that fits `dump`."""
+        return any(DUMP in uri for uri in (*self.uris, *self.index))
+
     @model_validator(mode="after")
     def _has_an_input(self) -> "Source":
         if self.kind == "installed_documentation":
             return self
         if self.max_warcs and self.kind != "warc":
             raise ValueError("max_warcs is for sources of kind 'warc'")
+        if self.index and (self.kind != "warc" or self.max_warcs):
+            raise ValueError("index is for sources of kind 'warc', without max_warcs")
+        if self.index_filter != IndexFilter() and not self.index:
+            raise ValueError("index_filter is for sources with an index")
         if self.dataset and self.kind != "documents":
             raise ValueError("dataset is for sources of kind 'documents'")
-        pattern = any(DUMP in uri for uri in self.uris)
+        pattern = self.is_pattern
         if pattern and not self.dump:
             raise ValueError(f"uris with {DUMP} need a pattern of snapshot names as dump")
         if not pattern and (self.snapshots or self.since):
             raise ValueError(f"snapshots and since are for sources with {DUMP} in uris")
-        if bool(self.uris) == bool(self.dataset):
-            raise ValueError("give either uris or dataset")
+        if sum(map(bool, (self.uris, self.dataset, self.index))) != 1:
+            raise ValueError("give either uris or dataset or, of a crawl, index")
         if self.dataset and not self.revision:
             raise ValueError("a dataset needs its revision (a commit hash), or its content cannot be named")
         return self

@@ -159,9 +159,14 @@ def portable_settings(settings: Settings) -> dict[str, Any]:
     for source in values["sources"]:
         for name in ("base", "takedown"):
             del source[name]
-        source["uris"] = [_name_of(uri) for uri in source["uris"]]
+        for name in ("uris", "index"):
+            source[name] = [_name_of(uri) for uri in source[name]]
         if source["dataset"]:
             source["dataset"] = _name_of(source["dataset"])
+    rules = values["url_filtering"]
+    del rules["ut1"]
+    for name in ("blocklists", "allowlists"):
+        rules[name] = [_name_of(place) for place in rules[name]]
     return values
 
 

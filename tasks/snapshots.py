@@ -87,7 +87,7 @@ def with_snapshots(settings: Settings) -> Settings:
 
 def is_pattern(source: Source) -> bool:
     """Whether a source stands for snapshots."""
-    return any(DUMP in uri for uri in source.uris)
+    return source.is_pattern
 
 
 def snapshots_of(source: Source) -> list[Source]:
@@ -116,9 +116,10 @@ def found_snapshots(source: Source) -> list[Source]:
 
 def _snapshot(source: Source, name: str) -> Source:
     plain = re.sub(r"[^A-Za-z0-9._-]", "-", f"{source.name}-{name}")[-MOST_NAME_CHARACTERS:].lstrip("._-")
-    changes = {"name": plain, "dump": name, "snapshots": "", "since": ""}
-    uris = tuple(uri.replace(DUMP, name) for uri in source.uris)
-    return source.model_copy(update=changes | {"uris": uris})
+    changes: dict[str, Any] = {"name": plain, "dump": name, "snapshots": "", "since": ""}
+    for field in ("uris", "index"):
+        changes[field] = tuple(uri.replace(DUMP, name) for uri in getattr(source, field))
+    return source.model_copy(update=changes)
 
 
 def _listed_names(source: Source) -> list[str]:
@@ -148,7 +149,7 @@ def _name_in(entry: Any) -> str:
 
 def _found_names(source: Source) -> list[str]:
     """Names that the storage itself has files for."""
-    pattern = next(uri for uri in source.uris if DUMP in uri)
+    pattern = next(uri for uri in (*source.uris, *source.index) if DUMP in uri)
     where = join_uri(source.base, pattern)
     fs, path = url_to_fs(where.replace(DUMP, source.dump))
     name_at = glob_translate(url_to_fs(where.replace(DUMP, "\0"))[1])

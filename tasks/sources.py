@@ -1,6 +1,6 @@
 """Finds the files of a source and names their content, without reading more than it must."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,12 +39,12 @@ class Origin:
 
 def origin_of(source: Source, content: Any) -> Origin:
     """A source as an input of a stage; `content` is what names its content in the stage's key."""
-    uri = source.dataset or "/".join(filter(None, (source.base, *source.uris[:1])))
+    uri = source.dataset or "/".join(filter(None, (source.base, *(source.uris or source.index)[:1])))
     return Origin(source.name, uri, digest_of(content))
 
 
 def source_files(source: Source, store: Store, fresh: bool = False) -> list[SourceFile]:
-    """The files of a source in order, each with an identity of its content.
+    """The files of a source (of its index, if it has one) in order, each with an identity of its content.
 
     The identity of a local file is its SHA-256 (remembered by path, size and time of change); of a remote
     one, its path, size and ETag.
@@ -56,9 +56,13 @@ def source_files(source: Source, store: Store, fresh: bool = False) -> list[Sour
         SourceError: a file or folder is missing, empty or unreadable, or a pattern matches nothing.
         UnreachableError: the storage does not answer.
     """
-    paths = list(dict.fromkeys(path for uri in source.uris for path in _expand(source, uri)))
-    if source.max_warcs:
-        paths = paths[: source.max_warcs]
+    given = source.uris or source.index
+    paths = list(dict.fromkeys(path for uri in given for path in _expand(source, uri)))
+    return identified(source, paths[: source.max_warcs], store, fresh)
+
+
+def identified(source: Source, paths: Sequence[str], store: Store, fresh: bool = False) -> list[SourceFile]:
+    """Files of a source, by their paths below its base, as `source_files` names them."""
     uris = [join_uri(source.base, path) for path in paths]
     digests = _Digests(store, fresh)
     with ThreadPoolExecutor(PARALLEL_REQUESTS) as pool:

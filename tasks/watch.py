@@ -65,9 +65,9 @@ class Watcher:
 
 
 def files_of(source: Source) -> Listing:
-    """Path and size of all files that a source's `uris` name; nothing as long as one of them names none."""
+    """Path and size of all files that a source names; nothing as long as one of its `uris` names none."""
     found: Listing = []
-    for uri in source.uris:
+    for uri in (*source.uris, *source.index):
         fs, path = url_to_fs(join_uri(source.base, uri))
         try:
             paths = fs.glob(path) if any(character in uri for character in "*?[") else [path]

@@ -6,15 +6,14 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-from fastwarc.warc import ArchiveIterator
-
-from pipeline_config.errors import SourceError
 from pipeline_config.settings import Settings
 from tasks.audit.exposure import seen_by, token_ranges
 from tasks.audit.ledger import FIRST_STAGES, IDENTITY, Ledger, row_at, text_list
 from tasks.audit.marks import marks_of
 from tasks.sources import join_uri
+from tasks.steps.record_ranges import read_range
 from tasks.steps.selection import Selector
+from tasks.steps.warc_records import read_record
 
 Row = dict[str, Any]
 ALL = "all"  # the label of stages that take all sources
@@ -176,16 +175,6 @@ def _source_record(ledger: Ledger, entry: Row) -> dict[str, Any]:
 
 
 def read_source_record(uri: str, offset: int, length: int) -> tuple[bytes, str]:
-    """The payload of the record at a place of a WARC file, and its SHA-1 in Base32."""
-    import io
-
-    import fsspec
-
-    with fsspec.open(uri, "rb") as file:
-        file.seek(offset)
-        data = file.read(length)
-    if len(data) < length:
-        raise SourceError(f"{uri} has become shorter than it was")
-    record = next(iter(ArchiveIterator(io.BytesIO(data), parse_http=True)))
-    payload = record.reader.read()
-    return payload, base64.b32encode(hashlib.sha1(payload).digest()).decode()
+    """The payload of the record at a place of a WARC file, and the SHA-1, in Base32, of its stored form."""
+    record = read_record(read_range(uri, offset, offset + length))
+    return record.payload, base64.b32encode(hashlib.sha1(record.body).digest()).decode()

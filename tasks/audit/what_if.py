@@ -24,14 +24,17 @@ from tasks.audit.trace import source_uri
 from tasks.lineage import Node
 from tasks.steps.deduplication import duplicate_pairs, first_of_cluster, signature_block
 from tasks.steps.document_split import split_of
+from tasks.steps.http_payload import Limits
 from tasks.steps.language_identification import IdentifyLanguage
 from tasks.steps.packing import load_tokenizer
 from tasks.steps.pii_scrubbing import ScrubPii
 from tasks.steps.quality_filtering import FilterQuality
-from tasks.steps.shards import FATE, DecidingStep, Fate
+from tasks.steps.record_ranges import ReadRecords
+from tasks.steps.shards import FATE, NOTES, DecidingStep, Fate
 from tasks.steps.takedown import REASON as TAKEN_DOWN
-from tasks.steps.text_extraction import ExtractText, ReadRecords
+from tasks.steps.text_extraction import ExtractText
 from tasks.steps.url_filtering import FilterUrls
+from tasks.url_lists import find_lists
 
 Row = dict[str, Any]
 CHAIN = (
@@ -178,7 +181,7 @@ def _fates(
 
 def _step(stage: str, settings: Settings) -> DecidingStep | None:
     if stage == "url_filtering":
-        return FilterUrls(settings.url_filtering)
+        return FilterUrls(settings.url_filtering, find_lists(settings.url_filtering))
     if stage == "language_identification":
         return IdentifyLanguage(settings.language_identification)
     if stage == "quality_filtering":
@@ -193,6 +196,8 @@ def _document(row: Row) -> Document:
     fields = {n: v for n, v in row.items() if v is not None and n not in ("text", "id", "reason", "value")}
     if row.get("reason") == "payload_type":
         fields["payload_type"] = row["value"]
+    if row.get("reason") == "http_status":
+        fields[NOTES] = {"http_status": int(row["value"])}
     if row.get("reason") == "revisit":
         fields["record_type"] = "revisit"
     return Document(text=row.get("text") or "", id=row["id"], metadata=fields)
@@ -203,7 +208,7 @@ def _extract(ledger: Ledger, documents: list[Document], settings: Settings) -> N
     section = settings.text_extraction
     waiting = [document for document in documents if FATE not in document.metadata]
     uris = {d.metadata["file_path"]: source_uri(ledger, d.metadata) or "" for d in waiting}
-    reader = ReadRecords([], uris, section.max_payload_bytes)
+    reader = ReadRecords([], uris, Limits(section.max_payload_bytes, section.max_decoding_ratio))
     for document in reader.attach(waiting):
         document.text = ""
     for _ in ExtractText(section).run(iter(waiting)):

@@ -1,93 +1,32 @@
-"""Text extraction: the main text of a page, from the record that a pointer names."""
+"""Text extraction: the main text of a page, from the payload of its record."""
 
-import io
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
-import fsspec
 import pyarrow as pa
 from datatrove.data import Document
-from fastwarc.warc import ArchiveIterator
 
 from pipeline_config.curation import TextExtraction
-from pipeline_config.errors import SourceError
 from tasks.steps.charset import decode_page
 from tasks.steps.extractors import Engine, ForeignLanguage, engine_for, lines
 from tasks.steps.page_limits import excess
 from tasks.steps.page_sandbox import PageFailed, PageSandbox
-from tasks.steps.shards import FATE, NOTES, DecidingStep, Fate, ReadShard, failed, read_documents, removed
+from tasks.steps.record_pointers import HTTP_HEAD
+from tasks.steps.record_ranges import PAYLOAD
+from tasks.steps.shards import FATE, NOTES, DecidingStep, Fate, failed, removed
+from tasks.steps.signals import HEAD_CHARACTERS, note_signals
 
-PAYLOAD, FOUND = "_payload", "_found"
+FOUND = "_found"  # metadata: what came back from the sandbox
 BATCH_PAGES, BATCH_BYTES = 16, 2_000_000  # a message to the sandbox: enough to make its cost small
 WARM_UP = "<html><body><p>Loads an engine once, before children are forked.</p></body></html>"
-NOTED = (
+TEXT_NOTES = (
     pa.field("extractor", pa.string()),
     pa.field("charset", pa.string()),
     pa.field("charset_found_by", pa.string()),
-    pa.field("html_bytes", pa.int64()),
     pa.field("text_characters", pa.int64()),
 )
 """What is noted about every page, kept or not."""
-
-
-def read_record(data: bytes) -> tuple[bytes, str]:
-    """Decoded payload and Content-Type of the one HTTP response record in `data`.
-
-    Raises:
-        ValueError: the bytes are no HTTP response record.
-    """
-    for record in ArchiveIterator(io.BytesIO(data), parse_http=True, auto_decode="all"):
-        content_type = record.http_headers.get("Content-Type", "") if record.http_headers else ""
-        return record.reader.read(), content_type
-    raise ValueError("no WARC record at this offset")
-
-
-class ReadRecords(ReadShard):
-    """Yields pointers with their record's payload, reading each file from front to back."""
-
-    name = "records"
-
-    def __init__(self, shards: list[str], uris: dict[str, str], max_payload_bytes: int):
-        super().__init__(shards)
-        self.uris = uris
-        self.max_payload_bytes = max_payload_bytes
-
-    def read(self, shard: str) -> Iterator[Document]:
-        return self.attach(read_documents(shard))
-
-    def attach(self, pointers: Iterable[Document]) -> Iterator[Document]:
-        """The pointers with their payloads."""
-        opened: str | None = None
-        file: Any = None
-        try:
-            for document in pointers:
-                path = document.metadata["file_path"]
-                if path != opened:
-                    if file is not None:
-                        file.close()
-                    file, opened = fsspec.open(self.uris[path], "rb").open(), path
-                self._attach_payload(document, file)
-                yield document
-        finally:
-            if file is not None:
-                file.close()
-
-    def _attach_payload(self, document: Document, file: Any) -> None:
-        offset, length = document.metadata["warc_offset"], document.metadata["warc_length"]
-        file.seek(offset)
-        data = file.read(length)
-        if len(data) < length:
-            raise SourceError(f"{self.uris[document.metadata['file_path']]} has become shorter than it was")
-        try:
-            payload, content_type = read_record(data)
-        except Exception as error:
-            document.metadata[FATE] = failed("unreadable_record", error)
-            return
-        if len(payload) > self.max_payload_bytes:
-            document.metadata[FATE] = failed("payload_too_large", f"{len(payload)} bytes")
-            return
-        document.metadata[PAYLOAD] = (payload, content_type)
 
 
 class PageText(NamedTuple):
@@ -150,13 +89,23 @@ class ExtractText(DecidingStep):
             self.sandbox.close()
 
     def _extract(self, batch: list[Document]) -> None:
+        """Hands the sandbox the pages of a batch that their owners do not keep back."""
+        for document in batch:
+            if FATE not in document.metadata and (fate := self._heed_signals(document)):
+                document.metadata[FATE] = fate
         waiting = [document for document in batch if FATE not in document.metadata]
-        pages = [document.metadata.pop(PAYLOAD) for document in waiting]
-        for document, page, found in zip(waiting, pages, self.sandbox.map(pages), strict=True):
+        results = self.sandbox.map([document.metadata[PAYLOAD] for document in waiting])
+        for document, found in zip(waiting, results, strict=True):
             document.metadata[FOUND] = found
-            notes = document.metadata.setdefault(NOTES, {})
-            notes["html_bytes"] = len(page[0])
-            # signals of server and page about their use: notes |= signals(headers, page[0][:HEAD_BYTES])
+        for document in batch:
+            document.metadata.pop(PAYLOAD, None)
+
+    def _heed_signals(self, document: Document) -> Fate | None:
+        head = document.metadata.pop(HTTP_HEAD, None)
+        headers = head.pairs() if head else ()
+        html = document.metadata[PAYLOAD][0][:HEAD_CHARACTERS]
+        settings = self.settings
+        return note_signals(document, headers, html, settings.obey_signals, settings.signal_agents)
 
     def decide(self, document: Document) -> Fate | None:
         found = document.metadata.pop(FOUND)

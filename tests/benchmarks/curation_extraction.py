@@ -34,7 +34,9 @@ from pipeline_config.curation import TextExtraction
 from tasks.steps.charset import decode_page
 from tasks.steps.extractors import engine_for
 from tasks.steps.main_lines import WEIGHTS, character_counts, line_features, page_lines
-from tasks.steps.text_extraction import PAYLOAD, ExtractText, read_record
+from tasks.steps.record_ranges import PAYLOAD
+from tasks.steps.text_extraction import ExtractText
+from tasks.steps.warc_records import read_record
 
 CRAWL = Path(__file__).parents[3] / "shared" / "data" / "crawl"
 ENGINES = ("blend", "lines", "resiliparse", "trafilatura")
@@ -150,7 +152,8 @@ def read_pages() -> list[Page]:
         if gold and gold["text"]:
             with (CRAWL / record["warc"]).open("rb") as file:
                 file.seek(record["offset"])
-                found.append((gold, *read_record(file.read(record["length"]))))
+                stored = read_record(file.read(record["length"]))
+            found.append((gold, stored.payload, stored.content_type))
             host = urlsplit(record["url"]).netloc
             if not PLANTED.search(host):
                 sites.setdefault(gold["text"][:150], site_of(host))

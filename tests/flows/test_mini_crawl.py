@@ -8,7 +8,6 @@ this is why stages before extraction must agree exactly, and later ones within s
 import gzip
 import json
 import random
-import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,8 +30,8 @@ from tasks.reports.corpus_statistics import corpus_statistics
 from tasks.reports.figures import sankey_links
 from tasks.steps.charset import decode_page
 from tasks.steps.selection import Selector
-from tasks.steps.text_extraction import read_record
 from tasks.steps.url_filtering import FilterUrls
+from tasks.steps.warc_records import read_record
 from tasks.store import MANIFEST, Store
 from tests.outputs import manifests
 from tests.services.postgres import Postgres
@@ -173,20 +172,14 @@ def test_non_html_plants_are_removed_by_their_type(ledger: Ledger, manifest: dic
     assert Counter(ledger[identity][:2] for identity in plants) == {("url_filtering", "payload_type"): 54}
 
 
-@pytest.mark.filterwarnings("ignore:The 'registered_domain' property:DeprecationWarning")  # DataTrove's
 def test_blocked_domains_are_removed_by_the_list_that_names_them(ledger: Ledger, manifest: dict[str, Any]):
     plants = [i for i, entry in manifest.items() if (entry["plant"] or "").startswith("blocklisted-domain")]
     fates = Counter(ledger[identity][:2] for identity in plants if ledger[identity][0] == "url_filtering")
     assert fates == {("url_filtering", "domain"): 6}  # those that DataTrove's lists have
-    named = [
-        i for i in plants if re.search("[a-z]", urlsplit(manifest[i]["url"]).hostname)
-    ]  # no bare address:
-    hosts = tuple(
-        urlsplit(manifest[i]["url"]).hostname for i in named
-    )  # DataTrove's rule finds no domain in one
+    hosts = tuple(urlsplit(manifest[identity]["url"]).hostname for identity in plants)
     step = FilterUrls(UrlFiltering(use_integrated_lists=False, extra_domains=hosts))
-    assert len(named) == 40
-    for identity in named:
+    assert len(plants) == 43  # three of them are bare addresses
+    for identity in plants:
         fate = step.decide(Document(text="", id=identity, metadata={"url": manifest[identity]["url"]}))
         assert fate is not None
         assert fate.reason in ("domain", "subdomain")
@@ -235,7 +228,8 @@ def test_texts_are_those_of_datatroves_extractor(ledger: Ledger, crawl_home: Pat
     for row in rows:
         with (shared_data / "crawl" / row["file_path"]).open("rb") as file:
             file.seek(row["warc_offset"])
-            html = decode_page(*read_record(file.read(row["warc_length"]))).text
+            record = read_record(file.read(row["warc_length"]))
+            html = decode_page(record.payload, record.content_type).text
         assert engine.extract(html) == row["text"]
 
 

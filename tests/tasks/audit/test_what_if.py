@@ -76,9 +76,9 @@ def test_estimates_from_a_part_bracket_the_truth(tiny_ledger, truth):
 
 def test_a_sample_is_reproducible_and_another_seed_takes_another(tiny_ledger):
     override = ["document_split.validation_share=0.5"]
-    once, again, other = (what_if(tiny_ledger, override, sample=15, seed=seed) for seed in (1, 1, 2))
+    once, again, *others = (what_if(tiny_ledger, override, sample=15, seed=seed) for seed in (1, 1, 2, 3, 4))
     assert once == again
-    assert once["sources"] != other["sources"]
+    assert any(once["sources"] != other["sources"] for other in others)  # two may find as many by chance
 
 
 def test_a_laxer_filter_wins_what_the_other_one_removed(tiny_ledger, truth):
@@ -109,7 +109,6 @@ def crawl(path: Path) -> list[int]:
     return [sum(map(len, records[:number])) for number in range(3)]
 
 
-@pytest.mark.filterwarnings("ignore:The 'registered_domain' property:DeprecationWarning")  # DataTrove's
 def test_documents_that_a_payload_type_kept_out_are_fetched_and_won(hand, make, tmp_path):
     offsets = crawl(tmp_path / "a.warc.gz")
     size = (tmp_path / "a.warc.gz").stat().st_size

@@ -9,6 +9,7 @@ import pytest
 from datatrove.data import Document
 from datatrove.pipeline.base import PipelineStep
 
+from tasks.steps.record_pointers import HTTP_HEAD
 from tasks.steps.sample_crawl import warc_record
 from tasks.steps.shards import COUNTS, FATE
 from tasks.store import digest_of
@@ -66,6 +67,7 @@ def behaviour() -> Callable[[list[Document]], str]:
     def row(document: Document) -> dict[str, Any]:
         values = {"id": document.id, "text": document.text, **document.metadata}
         fate = values.pop(FATE, None)
+        values.pop(HTTP_HEAD, None)  # no result, but what later steps of a stage look at
         values |= {"_fate": vars(fate) if fate else None, COUNTS: values.get(COUNTS)}
         return {
             name: round(value, 3) if isinstance(value, float) else value for name, value in values.items()

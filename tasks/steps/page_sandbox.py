@@ -1,14 +1,15 @@
-"""Runs a function on one page at a time in a child process with limits on CPU time and memory.
+"""Runs functions on pages in a child process with limits on CPU time and memory.
 
-CPU time, never wall clock: a result must not depend on how busy the machine is. A page that breaks its
-child is tried once more on a fresh one; a page that breaks that too has failed, and costs only itself.
+CPU time, never wall clock: a result must not depend on how busy the machine is. Pages go to the child in
+batches and their results come back one by one, so the page that the child died of is known. It is tried once
+more on a fresh child, then by the next function, if there is one; a page that breaks that too has failed.
 """
 
 import gc
 import multiprocessing
 import resource
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -28,10 +29,20 @@ class LimitExceeded(PageFailed):
 
 
 class PageSandbox:
-    """Calls `function(payload)` in a child process; the child is kept from page to page."""
+    """Calls functions on pages in a child process that is kept from page to page.
 
-    def __init__(self, function: Callable[[Any], Any], cpu_seconds: float, memory_bytes: int):
-        self.function = function
+    Args:
+        functions: the first is called on every page, each other one on the pages that those before it failed
+            on. They are forked into the child, results are pickled.
+    """
+
+    def __init__(
+        self,
+        functions: Callable[[Any], Any] | Sequence[Callable[[Any], Any]],
+        cpu_seconds: float,
+        memory_bytes: int,
+    ):
+        self.functions = (functions,) if callable(functions) else tuple(functions)
         self.cpu_seconds = cpu_seconds
         self.memory_bytes = memory_bytes
         self.child: multiprocessing.process.BaseProcess | None = None
@@ -39,16 +50,26 @@ class PageSandbox:
         self.pages = 0
 
     def __call__(self, payload: Any) -> Any:
-        """The function's result.
+        """The result for one page.
 
         Raises:
             PageFailed: the page exceeded a limit, or the function raised.
         """
-        try:
-            return self._attempt(payload)
-        except LimitExceeded:
-            self.close()
-            return self._attempt(payload)
+        [result] = self.map([payload])
+        if isinstance(result, PageFailed):
+            raise result
+        return result
+
+    def map(self, payloads: Sequence[Any]) -> list[Any]:
+        """Each page's result, or the `PageFailed` that it ended in."""
+        results: list[Any] = []
+        while len(results) < len(payloads):
+            answers = self._attempt(payloads[len(results) :], 0)
+            failure = answers.pop() if answers and isinstance(answers[-1], PageFailed) else None
+            results += answers
+            if failure is not None:
+                results.append(self._again(payloads[len(results)], failure))
+        return results
 
     def close(self) -> None:
         """Ends the child."""
@@ -58,24 +79,42 @@ class PageSandbox:
             self.child.join()
             self.child = None
 
-    def _attempt(self, payload: Any) -> Any:
+    def _again(self, payload: Any, failure: PageFailed) -> Any:
+        """What becomes of a page that failed once: one more try after a kill, then the other functions."""
+        for rung in range(len(self.functions)):
+            attempts = 2 if rung else 1
+            while attempts and (rung or isinstance(failure, LimitExceeded)):
+                if isinstance(failure, LimitExceeded):
+                    self.close()
+                [answer] = self._attempt([payload], rung)
+                if not isinstance(answer, PageFailed):
+                    return answer
+                failure = answer
+                attempts = attempts - 1 if isinstance(answer, LimitExceeded) else 0
+        return failure
+
+    def _attempt(self, payloads: Sequence[Any], rung: int) -> list[Any]:
+        """Results in order, up to the first page that fails: its `PageFailed` is the last one."""
         if self.child is None or self.pages >= PAGES_PER_CHILD:
             self.close()
             self._start()
-        self.pages += 1
+        payloads = payloads[: PAGES_PER_CHILD - self.pages]
+        results: list[Any] = []
         try:
-            self.connection.send(payload)
-            succeeded, result = self.connection.recv()
+            self.connection.send((rung, payloads))
+            for _ in payloads:
+                self.pages += 1
+                succeeded, result = self.connection.recv()
+                if not succeeded:
+                    kind = LimitExceeded if result == MEMORY_LIMIT else PageFailed
+                    return [*results, kind(result)]
+                results.append(result)
         except (EOFError, BrokenPipeError, ConnectionResetError):
             self.child.join()
             cause = SIGNAL_CAUSES.get(-self.child.exitcode, f"exit_{self.child.exitcode}")
             self.close()
-            raise LimitExceeded(cause) from None
-        if result == MEMORY_LIMIT and not succeeded:
-            raise LimitExceeded(MEMORY_LIMIT)
-        if not succeeded:
-            raise PageFailed(result)
-        return result
+            return [*results, LimitExceeded(cause)]
+        return results
 
     def _start(self) -> None:
         context = multiprocessing.get_context("fork")
@@ -95,23 +134,31 @@ class PageSandbox:
         gc.freeze()
         while True:
             try:
-                payload = connection.recv()
+                rung, payloads = connection.recv()
             except EOFError:
                 return
+            self._answer_all(connection, self.functions[rung], payloads)
+
+    def _answer_all(self, connection: Connection, function: Callable[[Any], Any], payloads: list) -> None:
+        """Answers page by page, and leaves the rest of the batch to the parent after one that failed."""
+        for payload in payloads:
             signal.setitimer(signal.ITIMER_PROF, self.cpu_seconds)
-            answer = self._answer(payload)
+            answer = _answer(function, payload)
             signal.setitimer(signal.ITIMER_PROF, 0)
             connection.send(answer)
+            if not answer[0]:
+                return
 
-    def _answer(self, payload: Any) -> tuple[bool, Any]:
-        try:
-            return True, self.function(payload)
-        except MemoryError:
-            return False, MEMORY_LIMIT
-        except RecursionError:
-            return False, "recursion_limit"
-        except Exception as error:
-            return False, f"{type(error).__name__}: {error}"[:300]
+
+def _answer(function: Callable[[Any], Any], payload: Any) -> tuple[bool, Any]:
+    try:
+        return True, function(payload)
+    except MemoryError:
+        return False, MEMORY_LIMIT
+    except RecursionError:
+        return False, "recursion_limit"
+    except Exception as error:
+        return False, f"{type(error).__name__}: {error}"[:300]
 
 
 def _address_space_bytes() -> int:

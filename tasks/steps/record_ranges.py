@@ -10,6 +10,7 @@ from fsspec.core import url_to_fs
 from pipeline_config.errors import SourceError, error_kind
 from tasks.steps.http_payload import Limits, RecordFailed
 from tasks.steps.record_heads import MAX_HEAD_BYTES
+from tasks.steps.record_pointers import HTTP_HEAD
 from tasks.steps.shards import FATE, NOTES, ReadShard, failed, read_documents
 from tasks.steps.warc_records import Record, read_record
 
@@ -102,6 +103,7 @@ class ReadRecords(ReadShard):
             return
         document.metadata.setdefault(NOTES, {}).update(_notes(record))
         document.metadata[PAYLOAD] = (record.payload, record.content_type)
+        document.metadata[HTTP_HEAD] = record.http
 
 
 def _notes(record: Record) -> dict[str, Any]:

@@ -1,88 +1,141 @@
 """Text extraction: the main text of a page, from the payload of its record."""
 
-import re
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
 
-import cchardet
+import pyarrow as pa
 from datatrove.data import Document
-from datatrove.pipeline.extractors import Trafilatura
 
 from pipeline_config.curation import TextExtraction
+from tasks.steps.charset import decode_page
+from tasks.steps.extractors import Engine, ForeignLanguage, engine_for, lines
+from tasks.steps.page_limits import excess
 from tasks.steps.page_sandbox import PageFailed, PageSandbox
+from tasks.steps.record_pointers import HTTP_HEAD
 from tasks.steps.record_ranges import PAYLOAD
-from tasks.steps.shards import DecidingStep, Fate, failed, removed
+from tasks.steps.shards import FATE, NOTES, DecidingStep, Fate, failed, removed
+from tasks.steps.signals import HEAD_CHARACTERS, note_signals
 
-META_CHARSET = re.compile(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([A-Za-z0-9_:.-]{2,40})", re.IGNORECASE)
-HEADER_CHARSET = re.compile(r"charset\s*=\s*[\"']?([A-Za-z0-9_:.-]{2,40})", re.IGNORECASE)
-META_BYTES = 2048
+FOUND = "_found"  # metadata: what came back from the sandbox
+BATCH_PAGES, BATCH_BYTES = 16, 2_000_000  # a message to the sandbox: enough to make its cost small
+WARM_UP = "<html><body><p>Loads an engine once, before children are forked.</p></body></html>"
+TEXT_NOTES = (
+    pa.field("extractor", pa.string()),
+    pa.field("charset", pa.string()),
+    pa.field("charset_found_by", pa.string()),
+    pa.field("text_characters", pa.int64()),
+)
+"""What is noted about every page, kept or not."""
 
 
-def decode_page(payload: bytes, content_type: str = "") -> str | None:
-    """The page as text, or None where no character set fits.
+class PageText(NamedTuple):
+    """What became of a page in the sandbox."""
 
-    UTF-8 where the bytes allow it, else what detection says, as DataTrove does; where detection is of no
-    help, what the HTTP header or the page's own meta tag declares.
-    """
+    outcome: str
+    """`text`, or why there is none: `no_text`, `undecodable`, `language`, a limit's name."""
+    text: str = ""
+    engine: str = ""
+    charset: str = ""
+    charset_found_by: str = ""
+    value: str = ""
+
+
+def extract_page(page: tuple[bytes, str], engine: Engine, settings: TextExtraction) -> PageText:
+    """The main text of a payload with its content type, within the limits that can be told in advance."""
+    decoded = decode_page(*page)
+    if decoded is None:
+        return PageText("undecodable", value="no text in any character set")
+    found = PageText("no_text", charset=decoded.charset, charset_found_by=decoded.found_by)
+    if broken := excess(decoded.text, settings):
+        return found._replace(outcome=broken[0], value=str(broken[1]))
     try:
-        return payload.decode("utf-8")
-    except UnicodeDecodeError as error:
-        if error.reason == "unexpected end of data" and not payload[: error.start].isascii():
-            return payload[: error.start].decode("utf-8")  # cut inside its last character
-    declared = [match.group(1) for match in [HEADER_CHARSET.search(content_type)] if match]
-    declared += [match.group(1).decode() for match in [META_CHARSET.search(payload[:META_BYTES])] if match]
-    for charset in [cchardet.detect(payload)["encoding"], *declared]:
-        try:
-            return payload.decode(charset or "utf-8")
-        except (UnicodeError, LookupError):
-            continue
-    return None
-
-
-def extract_text(page: tuple[bytes, str], engine: Trafilatura) -> tuple[str, str]:
-    """(`text`, main text), or (`undecodable` | `no_text`, "") where there is none."""
-    html = decode_page(*page)
-    if html is None:
-        return "undecodable", ""
-    text = engine.extract(html)
-    return ("text", text) if text else ("no_text", "")
+        extraction = engine(decoded.text)
+    except ForeignLanguage as language:
+        return found._replace(outcome="language", value=str(language))
+    text = extraction.text.replace("\x00", "").encode("utf-8", "replace").decode()
+    if len(text) > settings.max_output_ratio * len(decoded.text):
+        return found._replace(outcome="output_ratio", value=f"{len(text)} of {len(decoded.text)} characters")
+    if not text.strip():
+        return found
+    return found._replace(outcome="text", text=text, engine=extraction.engine)
 
 
 class ExtractText(DecidingStep):
-    """Fills in a document's text by DataTrove's Trafilatura block, one page at a time in a sandbox.
+    """Fills in documents' texts, in a sandbox, and notes how each one was found."""
 
-    Trafilatura's own deduplication is off: it makes a text depend on the pages before it.
-    """
-
-    name = "trafilatura"
+    name = "extract"
 
     def __init__(self, settings: TextExtraction):
         super().__init__()
         self.settings = settings
 
     def run(self, data: Any, rank: int = 0, world_size: int = 1) -> Iterator[Document]:
-        engine = Trafilatura(favour_precision=self.settings.favour_precision, deduplicate=False)
-        engine.extract("<html><body><p>Loads the engine once, before children are forked.</p></body></html>")
+        engines = [engine_for(self.settings)]
+        if self.settings.engine in ("blend", "trafilatura") and self.settings.fall_back:
+            engines.append(lines)
+        for engine in engines:
+            engine(WARM_UP)
         self.sandbox = PageSandbox(
-            lambda page: extract_text(page, engine),
+            [partial(extract_page, engine=engine, settings=self.settings) for engine in engines],
             self.settings.page_cpu_seconds,
             self.settings.page_memory_bytes,
         )
         try:
-            yield from super().run(data, rank, world_size)
+            for batch in _batches(data):
+                self._extract(batch)
+                yield from super().run(batch, rank, world_size)
         finally:
             self.sandbox.close()
 
+    def _extract(self, batch: list[Document]) -> None:
+        """Hands the sandbox the pages of a batch that their owners do not keep back."""
+        for document in batch:
+            if FATE not in document.metadata and (fate := self._heed_signals(document)):
+                document.metadata[FATE] = fate
+        waiting = [document for document in batch if FATE not in document.metadata]
+        results = self.sandbox.map([document.metadata[PAYLOAD] for document in waiting])
+        for document, found in zip(waiting, results, strict=True):
+            document.metadata[FOUND] = found
+        for document in batch:
+            document.metadata.pop(PAYLOAD, None)
+
+    def _heed_signals(self, document: Document) -> Fate | None:
+        head = document.metadata.pop(HTTP_HEAD, None)
+        headers = head.pairs() if head else ()
+        html = document.metadata[PAYLOAD][0][:HEAD_CHARACTERS]
+        settings = self.settings
+        return note_signals(document, headers, html, settings.obey_signals, settings.signal_agents)
+
     def decide(self, document: Document) -> Fate | None:
-        try:
-            outcome, text = self.sandbox(document.metadata.pop(PAYLOAD))
-        except PageFailed as failure:
-            reason = str(failure)
+        found = document.metadata.pop(FOUND)
+        if isinstance(found, PageFailed):
+            reason = str(found)
             return failed(reason.split(":")[0], reason)
-        if outcome == "undecodable":
-            return failed("undecodable", "no character set fits")
-        if outcome == "no_text":
-            return removed("no_text")
-        document.text = text
-        document.metadata["extractor"] = "trafilatura"
+        document.metadata[NOTES] |= {
+            "charset": found.charset or None,
+            "charset_found_by": found.charset_found_by or None,
+            "extractor": found.engine or None,
+            "text_characters": len(found.text),
+        }
+        if found.outcome in ("no_text", "language"):
+            return removed(found.outcome, found.value)
+        if found.outcome != "text":
+            return failed(found.outcome, found.value)
+        document.text = found.text
+        document.metadata["extractor"] = found.engine
         return None
+
+
+def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
+    """Documents in batches that are small in number and bytes."""
+    batch: list[Document] = []
+    size = 0
+    for document in documents:
+        batch.append(document)
+        size += len(document.metadata.get(PAYLOAD, (b"",))[0])
+        if len(batch) >= BATCH_PAGES or size >= BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch

@@ -28,8 +28,8 @@ from tasks.audit.verification import verify
 from tasks.lineage import find_run
 from tasks.reports.corpus_statistics import corpus_statistics
 from tasks.reports.figures import sankey_links
+from tasks.steps.charset import decode_page
 from tasks.steps.selection import Selector
-from tasks.steps.text_extraction import decode_page
 from tasks.steps.url_filtering import FilterUrls
 from tasks.steps.warc_records import read_record
 from tasks.store import MANIFEST, Store
@@ -39,6 +39,12 @@ from tests.services.served import Served
 from tests.services.servers import Bucket
 
 pytestmark = pytest.mark.slow
+FINEWEB = {
+    "text_extraction.engine": "trafilatura",
+    "text_extraction.favour_precision": True,
+    "text_extraction.comments": False,
+    "text_extraction.fall_back": False,
+}
 SNAPSHOTS = {"cc-2024-10": "CC-MAIN-2024-10-MINI", "cc-2024-18": "CC-MAIN-2024-18-MINI"}
 Ledger = dict[str, tuple[str, str, dict[str, Any]]]
 
@@ -47,6 +53,7 @@ Ledger = dict[str, tuple[str, str, dict[str, Any]]]
 def crawl_home(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("mini-crawl")
     bases = [f"sources.{number}.base={shared_data / 'crawl'}" for number in range(2)]
+    bases += [f"{name}={value}" for name, value in FINEWEB.items()]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TOKENMILL_HOME", str(folder))
         build_corpus(load_settings("mini-crawl", bases))
@@ -222,7 +229,7 @@ def test_texts_are_those_of_datatroves_extractor(ledger: Ledger, crawl_home: Pat
         with (shared_data / "crawl" / row["file_path"]).open("rb") as file:
             file.seek(row["warc_offset"])
             record = read_record(file.read(row["warc_length"]))
-            html = decode_page(record.payload, record.content_type)
+            html = decode_page(record.payload, record.content_type).text
         assert engine.extract(html) == row["text"]
 
 
@@ -252,7 +259,7 @@ def test_postgres_and_an_object_store_give_the_same_bytes(
     )
     try:
         served.start()
-        run = served.run("build-corpus", "mini-crawl", {"execution.workers": 2})
+        run = served.run("build-corpus", "mini-crawl", {"execution.workers": 2, **FINEWEB})
         assert served.ended(run, 1200) == "Completed", served.said()
     finally:
         served.end()

@@ -9,6 +9,7 @@ from pipeline_config.settings import SampleCrawl
 PRESET_NAMES = [
     "common-crawl",
     "common-crawl-snapshots",
+    "fineweb-exact",
     "mini-crawl",
     "mini-mix",
     "mini-snapshots",

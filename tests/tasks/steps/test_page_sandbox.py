@@ -161,3 +161,63 @@ def test_a_child_that_dies_between_pages_costs_no_page(sandbox):
 
 def test_a_large_page_passes_both_ways(sandbox):
     assert len(sandbox("a" * 20_000_000)) == 20_000_000
+
+
+def test_a_batch_comes_back_in_order(sandbox):
+    assert sandbox.map(["one", "two", "three"]) == ["ONE", "TWO", "THREE"]
+    assert sandbox.map([]) == []
+
+
+@pytest.mark.parametrize("bad", ["loop", "fill", "exit", "raise", "recurse"])
+def test_a_bad_page_of_a_batch_costs_only_itself(sandbox, bad):
+    before, failure, after = sandbox.map(["one", bad, "two"])
+    assert (before, after) == ("ONE", "TWO")
+    assert isinstance(failure, PageFailed)
+
+
+def test_a_batch_of_bad_pages_fails_page_by_page(sandbox):
+    failures = [str(failure) for failure in sandbox.map(["exit", "kill", "raise", "fill"])]
+    assert failures == [
+        "exit_3",
+        "killed",
+        "ValueError: invalid literal for int() with base 10: 'no number'",
+        "memory_limit",
+    ]
+
+
+def test_a_batch_may_be_larger_than_a_childs_share(monkeypatch, sandbox):
+    monkeypatch.setattr(page_sandbox, "PAGES_PER_CHILD", 3)
+    pids = sandbox.map(["pid"] * 8)
+    assert [len(set(pids[start : start + 3])) for start in (0, 3, 6)] == [1, 1, 1]
+    assert len(set(pids)) == 3
+
+
+@pytest.mark.parametrize(
+    ("payload", "result"),
+    [
+        pytest.param("one", "ONE", id="the_first_is_enough"),
+        pytest.param("loop", "next loop", id="after_two_kills"),
+        pytest.param("raise", "next raise", id="after_an_error"),
+    ],
+)
+def test_what_one_function_fails_on_the_next_one_gets(payload, result):
+    sandbox = PageSandbox(
+        [page, lambda payload: f"next {payload}"], cpu_seconds=0.2, memory_bytes=MEMORY_BYTES
+    )
+    assert sandbox.map([payload, "two"]) == [result, "TWO"]
+    sandbox.close()
+
+
+def test_a_page_that_breaks_all_functions_fails(tmp_path):
+    """Each function tries a page that kills it twice; the last cause is the reason."""
+    marks = tmp_path / "attempts"
+
+    def die(payload: str) -> None:
+        with marks.open("a") as file:
+            file.write("x")
+        os._exit(1)
+
+    sandbox = PageSandbox([die, die], cpu_seconds=5, memory_bytes=MEMORY_BYTES)
+    [failure] = sandbox.map(["page"])
+    assert (str(failure), marks.read_text()) == ("exit_1", "xxxx")
+    sandbox.close()

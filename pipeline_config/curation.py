@@ -15,10 +15,11 @@ Status = Annotated[int, Field(ge=100, le=599)]
 
 
 class UrlFiltering(Section):
-    """Which records are worth decoding, from their WARC headers alone."""
+    """Which records are worth decoding, from their headers alone. Source: own."""
 
     use_integrated_lists: bool = True
-    """Use DataTrove's bundled lists: 4.6 million domains and its banned words."""
+    """Use DataTrove's bundled lists: 4.6 million domains and its banned words. Source: FineWeb,
+    arXiv:2406.17557."""
     extra_domains: tuple[str, ...] = ()
     """Further blocked domains, each with its subdomains, and addresses (IPv4 or IPv6)."""
     blocklists: tuple[str, ...] = ()
@@ -34,7 +35,7 @@ class UrlFiltering(Section):
     ut1_categories: tuple[str, ...] = ()
     """Categories of that folder to leave out, such as `phishing`."""
     soft_word_threshold: Count = 2
-    """Soft-banned words that a URL may not reach."""
+    """Soft-banned words that a URL may not reach. Source: FineWeb, arXiv:2406.17557."""
     payload_types: tuple[str, ...] = ("text/html", "application/xhtml+xml")
     """Payload types (`WARC-Identified-Payload-Type`) that are pages."""
     http_statuses: tuple[Status, ...] = ()
@@ -48,7 +49,7 @@ class UrlFiltering(Section):
 
 
 class LanguagePrefilter(Section):
-    """Pages in other languages are removed before the careful engine spends its time on them."""
+    """Pages in other languages are removed before the careful engine spends its time on them. Source: own."""
 
     languages: tuple[str, ...] = ()
     """Languages to go on with, as ISO 639 codes; none switches the prefilter off."""
@@ -57,7 +58,7 @@ class LanguagePrefilter(Section):
 
 
 class TextExtraction(Section):
-    """Main text of a page."""
+    """Main text of a page. Source: own."""
 
     engine: Literal["blend", "lines", "resiliparse", "trafilatura"] = "blend"
     """`lines`: resiliparse's main content, line by line through a linear model; `blend`: where that is
@@ -207,7 +208,8 @@ class QualityFiltering(Section):
 
 
 class Deduplication(Section):
-    """Near-duplicates by MinHash (Broder 1997); FineWeb: 14 bands of 8 rows over word 5-grams."""
+    """Near-duplicates by MinHash. Source: Broder 1997, "On the resemblance and containment of documents";
+    bands and rows: FineWeb, arXiv:2406.17557."""
 
     n_grams: Count = 5
     """Words per shingle."""

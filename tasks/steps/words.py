@@ -1,0 +1,270 @@
+"""The words and sentences of a text as DataTrove's filters see them, made once and shared by all rules.
+
+A text is a sequence of word numbers; what the rules ask of a word (its length, whether it has a letter) is
+looked up in tables, for all words at once. Where spaCy's rule tokenizer makes the words (English and most
+languages in Latin script), each run without white space is split once and remembered; other languages go
+through the tokenizer that DataTrove has for them.
+"""
+
+import functools
+import itertools
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from datatrove.utils.text import PUNCTUATION_SET, split_into_sentences, split_into_words
+from datatrove.utils.word_tokenizers import SpaCyTokenizer, WordTokenizer, load_word_tokenizer
+from spacy.attrs import IS_PUNCT
+from spacy.language import Language
+from spacy.tokenizer import Tokenizer
+
+from pipeline_config.errors import SettingsError
+from tasks.steps.rule_tokenizer import RuleTokenizer, runs
+
+MOST_CHUNKS, MOST_CHARACTERS = 150_000, 5_000_000  # remembered at once, about 60 MB
+BASE, MODULUS = 0x9E3779B97F4A7C15, 1 << 64  # an odd number; equal strings have equal hashes, whatever it is
+NOTHING, END, WORD = 0, 1, 2  # tokens to the sentencizer: other punctuation, the end of a sentence, the rest
+BREAKS_SPACY = "IS_ALPHA"  # DataTrove leaves this word out of texts that spaCy stumbles over because of it
+
+
+class Table:
+    """Columns of numbers that grow row by row."""
+
+    def __init__(self, **types: str):
+        self.types, self.size = types, 0
+        self.columns = {name: np.zeros(1024, kind) for name, kind in types.items()}
+
+    def add(self, *row: int) -> int:
+        """The number of a new row."""
+        if self.size == len(next(iter(self.columns.values()))):
+            self.columns = {n: np.concatenate([c, np.zeros_like(c)]) for n, c in self.columns.items()}
+        for column, value in zip(self.columns.values(), row, strict=True):
+            column[self.size] = value
+        self.size += 1
+        return self.size - 1
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self.columns[name]
+
+
+class Vocabulary(dict[str, int]):
+    """Numbers of words, and what rules ask of them: `length`, `is_symbol`, `has_letter`, `hash`, `power`.
+
+    The hash is a polynomial over the characters modulo 2^64, so that the hash of words written one after the
+    other follows from theirs: `power` is what the hash before a word is multiplied with.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.strings: list[str] = []
+        self.table = Table(length="i8", is_symbol="?", has_letter="?", hash="u8", power="u8")
+
+    def __missing__(self, word: str) -> int:
+        value = 0
+        for character in word:
+            value = (value * BASE + ord(character)) % MODULUS
+        power = pow(BASE, len(word), MODULUS)
+        letter = any(map(str.isalpha, word))
+        self.strings.append(word)
+        self[word] = number = self.table.add(
+            len(word), PUNCTUATION_SET.issuperset(word), letter, value, power
+        )
+        return number
+
+
+@dataclass(frozen=True)
+class Words:
+    """The words of a text, as numbers in a vocabulary."""
+
+    numbers: np.ndarray
+    vocabulary: Vocabulary
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def of(self, name: str) -> np.ndarray:
+        """A column of the vocabulary for each word."""
+        return self.vocabulary.table[name][self.numbers]
+
+    def strings(self) -> list[str]:
+        """The words themselves."""
+        return [self.vocabulary.strings[number] for number in self.numbers.tolist()]
+
+    def different(self, words: Iterable[str]) -> int:
+        """How many of some words occur."""
+        numbers = [self.vocabulary[word] for word in words]
+        return int(np.isin(np.unique(numbers), self.numbers).sum())
+
+
+class OtherWords:
+    """Words and sentences by the tokenizer that DataTrove has for a language."""
+
+    def __init__(self, language: str):
+        self.language = language
+        self.vocabulary = Vocabulary()
+
+    def words(self, text: str) -> Words:
+        """The words of a text."""
+        if len(self.vocabulary) > MOST_CHUNKS:
+            self.vocabulary = Vocabulary()
+        return self._numbered(split_into_words(text, self.language))
+
+    def sentences(self, lines: Sequence[str]) -> tuple[int, int | None]:
+        """(sentences in the lines, words in them where that is known)."""
+        return sum(len(split_into_sentences(line, self.language)) for line in lines), None
+
+    def _numbered(self, words: Iterable[str]) -> Words:
+        return Words(np.fromiter(map(self.vocabulary.__getitem__, words), np.intp), self.vocabulary)
+
+
+class Chunks(dict[str, int]):
+    """Numbers of runs, and the words in each.
+
+    Columns: `start` and `count` of its words; `first` and `last` of its tokens that matter to sentences and
+    `inner`, the sentences that begin within it; `left` and `right`, the numbers of its last and first token
+    as parts of special cases.
+    """
+
+    def __init__(self, rules: RuleTokenizer, nlp: Language):
+        super().__init__()
+        self.rules = rules
+        self.vocabulary = Vocabulary()
+        self.table = Table(start="i8", count="i8", first="i1", last="i1", inner="i8", left="i2", right="i2")
+        self.numbers = Table(number="i8")
+        self.characters = 0
+        self.ends = set(nlp.get_pipe("sentencizer").punct_chars)
+        self.is_punctuation = nlp.vocab.lex_attr_getters[IS_PUNCT]
+        pairs = {pair for pattern in rules.patterns for pair in itertools.pairwise(pattern)}
+        self.lefts = {token: n for n, token in enumerate(sorted({one for one, _ in pairs}), start=1)}
+        self.rights = {token: n for n, token in enumerate(sorted({other for _, other in pairs}), start=1)}
+        self.meet = np.zeros((len(self.lefts) + 1, len(self.rights) + 1), bool)
+        for one, other in pairs:
+            self.meet[self.lefts[one], self.rights[other]] = True
+
+    def __missing__(self, chunk: str) -> int:
+        if chunk.isspace():
+            words, sides, kinds = [], (0, 0), (WORD, WORD, 0)
+        else:
+            words = self.rules.chunk(chunk)
+            parts = words if len(words) == 1 else self.rules.split(chunk)
+            sides = (self.lefts.get(parts[-1], 0), self.rights.get(parts[0], 0))
+            kinds = self.sentence_parts(words)
+        start = self.numbers.size
+        for word in words:
+            self.numbers.add(self.vocabulary[word])
+        self.characters += len(chunk)
+        self[chunk] = number = self.table.add(start, len(words), *kinds, *sides)
+        return number
+
+    def sentence_parts(self, tokens: Iterable[str]) -> tuple[int, int, int]:
+        """(first and last token that matters to the sentencizer, sentences that begin after the first)."""
+        kinds = [kind for kind in map(self._kind, tokens) if kind != NOTHING]
+        if not kinds:
+            return NOTHING, NOTHING, 0
+        return kinds[0], kinds[-1], sum(pair == (END, WORD) for pair in itertools.pairwise(kinds))
+
+    def _kind(self, token: str) -> int:
+        if token in self.ends:
+            return END
+        return NOTHING if self.is_punctuation(token) else WORD
+
+    def look_up(self, parts: Sequence[str]) -> np.ndarray:
+        """Numbers of runs; those that are new are split."""
+        return np.fromiter(map(self.__getitem__, parts), np.intp, len(parts))
+
+    def words_of(self, chunks: np.ndarray) -> np.ndarray:
+        """The words of runs, one after the other."""
+        counts = self.table["count"][chunks]
+        if not len(counts):
+            return np.zeros(0, np.intp)
+        before = np.cumsum(counts) - counts
+        places = np.repeat(self.table["start"][chunks] - before, counts)
+        places += np.arange(len(places))
+        return self.numbers["number"][places]
+
+    def may_touch(self, chunks: np.ndarray) -> bool:
+        """Whether neighbours could be parts of one special case: then runs cannot be split one by one."""
+        lefts = self.table["left"][chunks]
+        found = np.flatnonzero(lefts[:-1])
+        return bool(self.meet[lefts[found], self.table["right"][chunks[found + 1]]].any())
+
+
+class RuleWords:
+    """Words and sentences by spaCy's rule tokenizer and its sentencizer."""
+
+    def __init__(self, nlp: Language, language: str):
+        self.nlp = nlp
+        self.rules = RuleTokenizer(nlp.tokenizer, plain_letters=language == "en")
+        self.chunks = Chunks(self.rules, nlp)
+
+    def words(self, text: str) -> Words:
+        """The words of a text. Numbers of earlier texts may not be used after this."""
+        if len(self.chunks) > MOST_CHUNKS or self.chunks.characters > MOST_CHARACTERS:
+            self.chunks = Chunks(self.rules, self.nlp)
+        chunks = self.chunks.look_up(text.split())
+        if self._is_exceptional(text, chunks):
+            known = self.chunks.vocabulary
+            numbers = [known[token] for token in self._tokens(text) if not token.isspace()]
+            return Words(np.array(numbers, np.intp), known)
+        return Words(self.chunks.words_of(chunks), self.chunks.vocabulary)
+
+    def sentences(self, lines: Sequence[str]) -> tuple[int, int]:
+        """(sentences in the lines, words in them)."""
+        parts: list[str] = []
+        ends = []
+        for line in lines:
+            found = line.split()
+            parts += found if " ".join(found) == line else runs(line)
+            ends.append(len(parts))
+        chunks = self.chunks.look_up(parts)
+        if any(BREAKS_SPACY in line for line in lines) or self.chunks.may_touch(chunks):
+            counts = [self._one_by_one(line) for line in lines]
+            return sum(count for count, _ in counts), sum(count for _, count in counts)
+        table = self.chunks.table
+        line_of = np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0))
+        matter = table["first"][chunks] != NOTHING
+        first, last = table["first"][chunks][matter], table["last"][chunks][matter]
+        line_of = line_of[matter]
+        begin = (last[:-1] == END) & (first[1:] == WORD) & (line_of[:-1] == line_of[1:])
+        sentences = len(lines) + int(table["inner"][chunks].sum()) + int(begin.sum())
+        return sentences, int(table["count"][chunks].sum())
+
+    def _is_exceptional(self, text: str, chunks: np.ndarray) -> bool:
+        return self.chunks.may_touch(chunks) or BREAKS_SPACY in text
+
+    def _one_by_one(self, line: str) -> tuple[int, int]:
+        tokens = self._tokens(line)
+        begun = self.chunks.sentence_parts(tokens)[2]
+        return 1 + begun, sum(not token.isspace() for token in tokens)
+
+    def _tokens(self, text: str) -> list[str]:
+        tokens = self.rules.tokens(text)
+        return self.rules.tokens(text.replace(BREAKS_SPACY, "")) if BREAKS_SPACY in tokens else tokens
+
+
+@functools.lru_cache(maxsize=32)
+def words_of_language(language: str) -> RuleWords | OtherWords:
+    """What makes words and sentences of texts in a language, the same for the whole process.
+
+    Raises:
+        SettingsError: DataTrove knows no tokenizer for the language, or it is not installed.
+    """
+    tokenizer = _load(language)
+    if isinstance(tokenizer, SpaCyTokenizer):
+        nlp = tokenizer.tokenizer
+        if type(nlp.tokenizer) is Tokenizer and nlp.pipe_names == ["sentencizer"]:
+            return RuleWords(nlp, language)
+    return OtherWords(language)
+
+
+def _load(language: str) -> WordTokenizer:
+    try:
+        tokenizer = load_word_tokenizer(language)
+        tokenizer.word_tokenize(unicodedata.lookup("LATIN SMALL LETTER A"))
+    except (ImportError, LookupError, OSError, ValueError) as error:
+        raise SettingsError(
+            f"quality_filtering: the words of language {language!r} cannot be told: {error}. Install what is "
+            "named there, or leave the language out of quality_filtering.languages"
+        ) from None
+    return tokenizer

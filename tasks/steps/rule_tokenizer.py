@@ -74,9 +74,8 @@ class RuleTokenizer:
             pieces += [Piece(part, number) for part in parts]
         return self._put_together(pieces)
 
-    def chunk(self, chunk: str) -> list[str]:
-        """The tokens of a run without white space, as far as it is alone."""
-        parts = self.split(chunk)
+    def put_together(self, parts: list[str]) -> list[str]:
+        """The tokens of a run whose parts are given, as far as no other run matters."""
         if len(parts) == 1 or self.openings.isdisjoint(parts):
             return parts
         return self._put_together([Piece(part, 0) for part in parts])
@@ -90,6 +89,8 @@ class RuleTokenizer:
         chunk.encode()
         if chunk in self.rules:
             return list(self.rules[chunk])
+        if self._is_plain(chunk):
+            return [chunk]
         prefixes, (start, end), suffixes = self._strip(chunk)
         middle = self._middle(chunk[start:end]) if start < end else []
         return [*prefixes, *middle, *reversed(suffixes)]
@@ -125,10 +126,10 @@ class RuleTokenizer:
             return True
         if self._is_special(chunk, start, end):
             return True
-        if not self.plain_letters or end - start > self.window:
-            return False
-        rest = chunk[start:end]
-        return rest.isascii() and rest.isalpha()
+        return end - start <= self.window and self._is_plain(chunk[start:end])
+
+    def _is_plain(self, string: str) -> bool:
+        return self.plain_letters and string.isascii() and string.isalpha()
 
     def _is_special(self, chunk: str, start: int, end: int) -> bool:
         return 0 < end - start <= self.longest_rule and chunk[start:end] in self.rules
@@ -159,6 +160,8 @@ class RuleTokenizer:
         """The tokens of what is left when prefixes and suffixes are stripped."""
         if string in self.rules:
             return list(self.rules[string])
+        if self._is_plain(string):
+            return [string]
         if (self.token_match and self.token_match(string)) or self._is_url(string):
             return [string]
         parts, start = [], 0

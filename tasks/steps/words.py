@@ -119,7 +119,7 @@ class OtherWords:
 
 
 class Chunks(dict[str, int]):
-    """Numbers of runs, and the words in each.
+    """Numbers of runs, and the words in each; runs that could be parts of one special case are one run here.
 
     Columns: `start` and `count` of its words; `first` and `last` of its tokens that matter to sentences and
     `inner`, the sentences that begin within it; `left` and `right`, the numbers of its last and first token
@@ -145,9 +145,12 @@ class Chunks(dict[str, int]):
     def __missing__(self, chunk: str) -> int:
         if chunk.isspace():
             words, sides, kinds = [], (0, 0), (WORD, WORD, 0)
+        elif " " in chunk:
+            words, sides = self.rules.tokens(chunk), (0, 0)
+            kinds = self.sentence_parts(words)
         else:
-            words = self.rules.chunk(chunk)
-            parts = words if len(words) == 1 else self.rules.split(chunk)
+            parts = self.rules.split(chunk)
+            words = self.rules.put_together(parts)
             sides = (self.lefts.get(parts[-1], 0), self.rights.get(parts[0], 0))
             kinds = self.sentence_parts(words)
         start = self.numbers.size
@@ -183,11 +186,18 @@ class Chunks(dict[str, int]):
         places += np.arange(len(places))
         return self.numbers["number"][places]
 
-    def may_touch(self, chunks: np.ndarray) -> bool:
-        """Whether neighbours could be parts of one special case: then runs cannot be split one by one."""
+    def touching(self, chunks: np.ndarray) -> np.ndarray:
+        """Places of runs that could be parts of one special case with the next run."""
         lefts = self.table["left"][chunks]
         found = np.flatnonzero(lefts[:-1])
-        return bool(self.meet[lefts[found], self.table["right"][chunks[found + 1]]].any())
+        return found[self.meet[lefts[found], self.table["right"][chunks[found + 1]]]]
+
+    def join_touching(self, parts: Sequence[str], chunks: np.ndarray) -> list[str]:
+        """The runs (those of white space among them) with those that touch in one, a blank between them."""
+        alone = np.ones(len(parts), bool)
+        alone[self.touching(chunks) + 1] = False
+        starts = [*np.flatnonzero(alone).tolist(), len(parts)]
+        return [" ".join(parts[start:end]) for start, end in itertools.pairwise(starts)]
 
 
 class RuleWords:
@@ -203,26 +213,29 @@ class RuleWords:
         if len(self.chunks) > MOST_CHUNKS or self.chunks.characters > MOST_CHARACTERS:
             self.chunks = Chunks(self.rules, self.nlp)
         chunks = self.chunks.look_up(text.split())
-        if self._is_exceptional(text, chunks):
-            known = self.chunks.vocabulary
-            numbers = [known[token] for token in self._tokens(text) if not token.isspace()]
-            return Words(np.array(numbers, np.intp), known)
-        return Words(self.chunks.words_of(chunks), self.chunks.vocabulary)
+        if len(self.chunks.touching(chunks)):  # then it matters what is between them
+            chunks = self._look_up_runs(text)
+        if BREAKS_SPACY in text and BREAKS_SPACY in self._words(chunks).strings():
+            chunks = self._look_up_runs(text.replace(BREAKS_SPACY, ""))
+        return self._words(chunks)
 
     def sentences(self, lines: Sequence[str]) -> tuple[int, int]:
         """(sentences in the lines, words in them)."""
         parts: list[str] = []
         ends = []
         for line in lines:
-            found = line.split()
-            parts += found if " ".join(found) == line else runs(line)
+            parts += self._parts(line)
             ends.append(len(parts))
         chunks = self.chunks.look_up(parts)
-        if any(BREAKS_SPACY in line for line in lines) or self.chunks.may_touch(chunks):
-            counts = [self._one_by_one(line) for line in lines]
-            return sum(count for count, _ in counts), sum(count for _, count in counts)
         table = self.chunks.table
         line_of = np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0))
+        touching = self.chunks.touching(chunks)
+        if (line_of[touching] == line_of[touching + 1]).any():
+            if len(lines) > 1:
+                counts = [self.sentences([line]) for line in lines]
+                return sum(count for count, _ in counts), sum(count for _, count in counts)
+            chunks = self.chunks.look_up(self.chunks.join_touching(parts, chunks))
+            line_of = np.zeros(len(chunks), int)
         matter = table["first"][chunks] != NOTHING
         first, last = table["first"][chunks][matter], table["last"][chunks][matter]
         line_of = line_of[matter]
@@ -230,17 +243,19 @@ class RuleWords:
         sentences = len(lines) + int(table["inner"][chunks].sum()) + int(begin.sum())
         return sentences, int(table["count"][chunks].sum())
 
-    def _is_exceptional(self, text: str, chunks: np.ndarray) -> bool:
-        return self.chunks.may_touch(chunks) or BREAKS_SPACY in text
+    def _parts(self, line: str) -> list[str]:
+        """The runs of a line, but those of one blank."""
+        if BREAKS_SPACY in line and BREAKS_SPACY in self.rules.tokens(line):
+            line = line.replace(BREAKS_SPACY, "")
+        found = line.split()
+        return found if " ".join(found) == line else list(runs(line))
 
-    def _one_by_one(self, line: str) -> tuple[int, int]:
-        tokens = self._tokens(line)
-        begun = self.chunks.sentence_parts(tokens)[2]
-        return 1 + begun, sum(not token.isspace() for token in tokens)
+    def _look_up_runs(self, text: str) -> np.ndarray:
+        parts = list(runs(text))
+        return self.chunks.look_up(self.chunks.join_touching(parts, self.chunks.look_up(parts)))
 
-    def _tokens(self, text: str) -> list[str]:
-        tokens = self.rules.tokens(text)
-        return self.rules.tokens(text.replace(BREAKS_SPACY, "")) if BREAKS_SPACY in tokens else tokens
+    def _words(self, chunks: np.ndarray) -> Words:
+        return Words(self.chunks.words_of(chunks), self.chunks.vocabulary)
 
 
 @functools.lru_cache(maxsize=32)

@@ -35,8 +35,8 @@ def top_n_gram_characters(words: Words, sizes: Sequence[int]) -> list[int | None
 
     Words are joined by blanks. None where the text has fewer than n words.
     """
-    values, numbers = np.unique(words.numbers, return_inverse=True)
-    grams, found = n_grams(numbers, len(values), max(sizes, default=0)), {}
+    numbers, different = _ranks(words.numbers)
+    grams, found = n_grams(numbers, different, max(sizes, default=0)), {}
     lengths = np.concatenate([[0], np.cumsum(words.of("length"))])
     for n, codes in grams:
         if n in sizes:
@@ -52,12 +52,21 @@ def n_grams(numbers: np.ndarray, different: int, largest: int) -> list[tuple[int
     for n in range(1, min(largest, len(numbers)) + 1):
         if n > 1:
             if most > LARGEST // max(1, different):
-                values, codes = np.unique(codes, return_inverse=True)
-                most = len(values)
+                codes, most = _ranks(codes)
             codes = codes[:-1] * different + numbers[n - 1 :]
             most *= different
         found.append((n, codes))
     return found
+
+
+def _ranks(numbers: np.ndarray) -> tuple[np.ndarray, int]:
+    """(the place of each number among all different ones, how many different ones there are)."""
+    values = _different(np.sort(numbers))
+    return np.searchsorted(values, numbers), len(values)
+
+
+def _different(ordered: np.ndarray) -> np.ndarray:
+    return ordered[np.concatenate([[True], ordered[1:] != ordered[:-1]])] if len(ordered) else ordered
 
 
 def _most_frequent(codes: np.ndarray) -> tuple[int, int]:
@@ -68,7 +77,7 @@ def _most_frequent(codes: np.ndarray) -> tuple[int, int]:
     most = int(counts.max())
     if most == 1:
         return 0, 1
-    return int(np.isin(codes, ordered[starts[counts == most]]).argmax()), most
+    return int(_places(codes, ordered[starts[counts == most]])[0]), most
 
 
 def duplicated_n_gram_characters(words: Words, sizes: Sequence[int]) -> list[int]:
@@ -93,8 +102,15 @@ def duplicated_n_gram_characters(words: Words, sizes: Sequence[int]) -> list[int
 def _repeated(hashes: np.ndarray) -> np.ndarray:
     """Places of numbers that occur more than once."""
     ordered = np.sort(hashes)
-    same = ordered[1:][ordered[1:] == ordered[:-1]]
-    return np.flatnonzero(np.isin(hashes, same)) if len(same) else same
+    return _places(hashes, _different(ordered[1:][ordered[1:] == ordered[:-1]]))
+
+
+def _places(numbers: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Places of numbers that are among the wanted ones, which are in order."""
+    if len(wanted) < 2:
+        return np.flatnonzero(numbers == wanted[0]) if len(wanted) else np.zeros(0, np.intp)
+    nearest = np.minimum(np.searchsorted(wanted, numbers), len(wanted) - 1)
+    return np.flatnonzero(wanted[nearest] == numbers)
 
 
 def _skip_duplicates(strings: list[str], places: list[int], n: int) -> int:

@@ -93,8 +93,8 @@ class Words:
 
     def different(self, words: Iterable[str]) -> int:
         """How many of some words occur."""
-        numbers = [self.vocabulary[word] for word in words]
-        return int(np.isin(np.unique(numbers), self.numbers).sum())
+        numbers = {self.vocabulary[word] for word in words}
+        return sum(bool((self.numbers == number).any()) for number in numbers)
 
 
 class OtherWords:

@@ -4,7 +4,7 @@ Source of the defaults: FineWeb (Penedo et al. 2024, arXiv:2406.17557) as implem
 a field does not say otherwise.
 """
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -230,13 +230,44 @@ class Deduplication(Section):
     """Seed of the hash functions."""
 
 
-class PiiScrubbing(Section):
-    """E-mail addresses and public IP addresses are replaced by reserved ones."""
+NationalNumber = Literal[
+    "us.ssn",
+    "us.itin",
+    "br.cpf",
+    "ca.sin",
+    "de.idnr",
+    "es.dni",
+    "es.nie",
+    "fi.hetu",
+    "fr.nir",
+    "gb.nhs",
+    "in_.aadhaar",
+    "it.codicefiscale",
+    "nl.bsn",
+    "pl.pesel",
+]
+Region = Annotated[str, Field(pattern="^[A-Z]{2}$")]
 
+
+class PiiScrubbing(Section):
+    """What identifies a person is replaced by reserved values or by tokens such as <PHONE_NUMBER>."""
+
+    mode: Literal["tokenmill", "fineweb"] = "tokenmill"
+    """How e-mail and IP addresses are found and replaced. `tokenmill`: also addresses of other scripts and
+    IPv6, but no version and section numbers; placeholders by a hash of document and value. `fineweb`: what
+    DataTrove's PIIFormatter does with a document on its own. Source: own; DataTrove 0.10.1."""
     emails: bool = True
-    """Replace e-mail addresses."""
+    """Replace e-mail addresses. Source: FineWeb (arXiv:2406.17557)."""
     public_ips: bool = True
-    """Replace public IPv4 addresses; private ones identify nobody."""
-    max_run_characters: int = Field(default=20_000, ge=1000)
-    """A longer run without white space that holds an @ fails the document: the e-mail pattern
-    takes quadratic time on it."""
+    """Replace public IP addresses; private ones identify nobody. Source: FineWeb (arXiv:2406.17557)."""
+    phones: bool = False
+    """Replace phone numbers that libphonenumber takes for valid: international ones, and national ones of
+    `phone_regions`. Source: own."""
+    phone_regions: tuple[Region, ...] = ()
+    """Regions whose national formats count, as ISO 3166 codes such as US. Source: own."""
+    ibans: bool = False
+    """Replace bank account numbers with right check digits. Source: ISO 13616."""
+    payment_cards: bool = False
+    """Replace card numbers of known issuers with a right check digit. Source: ISO/IEC 7812."""
+    national_numbers: tuple[NationalNumber, ...] = ()
+    """Replace national numbers of persons, as python-stdnum names and validates them. Source: own."""

@@ -1,18 +1,19 @@
-"""PII scrubbing: e-mail and public IP addresses are replaced by reserved ones."""
+"""PII scrubbing: what identifies a person is replaced by reserved values and tokens."""
 
 from functools import partial
 
 from tasks.run import Run
 from tasks.stage import Report, Stage, Work
-from tasks.steps.pii_scrubbing import ScrubPii
+from tasks.steps.pii_scrubbing import NOTE_FIELDS, ScrubPii
 from tasks.steps.shards import ReadShard, WriteShard
 from tasks.store import StageOutput
 
-STAGE = Stage("pii_scrubbing", "Scrub PII", version=2, libraries=("datatrove", "pyarrow"))
+LIBRARIES = ("datatrove", "phonenumbers", "pyarrow", "python-stdnum")
+STAGE = Stage("pii_scrubbing", "Scrub PII", version=3, libraries=LIBRARIES)
 
 
 def scrub_pii(run: Run, documents: StageOutput) -> StageOutput:
-    """The documents with addresses replaced, except those of sources that leave this stage out."""
+    """The documents with personal values replaced, except those of sources that leave this stage out."""
     skip = frozenset(s.name for s in run.settings.sources if "pii_scrubbing" not in s.stages)
     return run.stage(
         STAGE,
@@ -26,5 +27,6 @@ def scrub_pii(run: Run, documents: StageOutput) -> StageOutput:
 
 def _build(work: Work, skip: frozenset[str]) -> Report:
     shards = work.shards()
-    steps = [ReadShard(shards), ScrubPii(work.settings, skip), WriteShard(str(work.folder))]
+    writer = WriteShard(str(work.folder), notes=NOTE_FIELDS)
+    steps = [ReadShard(shards), ScrubPii(work.settings, skip), writer]
     return work.run_shards(steps, tasks=len(shards))

@@ -9,20 +9,19 @@ from prefect.artifacts import create_link_artifact
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 from pydantic import BaseModel
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
 
 from pipeline_config.environment import home
-from pipeline_config.errors import UnreachableError
 from pipeline_config.settings import STAGES, Settings
 from tasks.audit.marks import add_mark, marks_of
 from tasks.events import announce
 from tasks.funnel import as_markdown, as_sentence
 from tasks.lineage import RunRecord, code_version, new_run_id, node_of, now
+from tasks.patience import patiently
 from tasks.progress import Page
 from tasks.records import Records
 from tasks.snapshots import with_snapshots
 from tasks.sources import Origin
-from tasks.stage import BACKOFF_SECONDS, Report, Stage, StageResult, StageRunner, Work
+from tasks.stage import Report, Stage, StageResult, StageRunner, Work
 from tasks.store import StageOutput, disk_errors, open_store
 
 _active: ContextVar["Run | None"] = ContextVar("active_run", default=None)
@@ -40,9 +39,8 @@ class Run:
     def __init__(self, settings: Settings):
         self.asked_for = settings
         self.log = get_run_logger()  # of the outermost flow: its page shows all
-        self.settings = settings = self.patiently(
-            with_snapshots, settings, retries=settings.execution.retries
-        )
+        self.settings = settings
+        self.settings = settings = self.patiently(with_snapshots, settings)
         self.store = open_store()
         self.record = RunRecord(
             id=new_run_id(),
@@ -122,20 +120,13 @@ class Run:
             self.stopped = True
             raise Stopped(f"{stage.name} comes after execution.until={until}")
 
-    def patiently(self, ask: Callable[..., U], *arguments: Any, retries: int | None = None) -> U:
+    def patiently(self, ask: Callable[..., U], *arguments: Any) -> U:
         """What a question to a network or an object store gives, asked again if there is no answer.
 
         Raises:
             UnreachableError: there was none, again and again.
         """
-        attempts = Retrying(
-            retry=retry_if_exception_type(UnreachableError),
-            stop=stop_after_attempt(1 + (self.settings.execution.retries if retries is None else retries)),
-            wait=wait_exponential_jitter(multiplier=BACKOFF_SECONDS, jitter=BACKOFF_SECONDS),
-            before_sleep=lambda state: self.log.warning("%s: asking again", state.outcome.exception()),
-            reraise=True,
-        )
-        return attempts(ask, *arguments)
+        return patiently(ask, *arguments, retries=self.settings.execution.retries, log=self.log)
 
     def for_each(self, action: Callable[["Run", T], U], items: Iterable[T]) -> list[U]:
         """What the action gives for each item; each one goes as far as the run is to go.

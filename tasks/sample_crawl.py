@@ -2,7 +2,7 @@
 
 import importlib.metadata
 import sys
-from pathlib import Path
+import sysconfig
 
 from pipeline_config.settings import Source
 from tasks.run import Run
@@ -23,16 +23,15 @@ def render_sample_crawl(run: Run, source: Source) -> StageOutput:
 
 
 def installed_packages() -> list[str]:
-    """Names and versions of the installed packages.
+    """Names and versions of the packages whose modules are read.
 
-    Copies that packages bring along for themselves do not count: setuptools adds its own to the path when
-    something imports it, sooner or later.
+    Copies that packages bring along for themselves and add to the path when they are imported, as setuptools
+    and Ray do, do not count.
     """
-    path = [folder for folder in sys.path if Path(folder).name != "_vendor"]
-    found = {
-        f"{d.name}=={d.version}" for d in importlib.metadata.distributions(path=path) if d.name != OWN_PACKAGE
-    }
-    return sorted(found)
+    paths = sysconfig.get_paths()
+    folders = sorted({paths["purelib"], paths["platlib"]})
+    found = importlib.metadata.distributions(path=folders)
+    return sorted({f"{d.name}=={d.version}" for d in found if d.name != OWN_PACKAGE})
 
 
 def _build(work: Work) -> Report:

@@ -35,13 +35,13 @@ from pipeline_config.settings import STAGES, Execution
 from tasks.caching import stage_cache
 from tasks.child import Rules
 from tasks.executor import run_pipeline
+from tasks.patience import BACKOFF_JITTER, BACKOFF_SECONDS, patiently
 from tasks.progress import Progress
 from tasks.steps.shards import CountDocuments
 from tasks.store import COMPUTATION, REPORT, StageOutput, Store, digest_of, disk_errors, write_json
 from tasks.turns import computing_turn
 
 Report = dict[str, Any]
-BACKOFF_SECONDS, BACKOFF_JITTER = 2, 0.5  # 2, 4, 8 seconds and up to half as long again
 SCAFFOLDING = ("logs", "progress", "scratch", "shards")
 
 
@@ -298,7 +298,7 @@ class StageRunner:
         except Exception:
             self.store.remove_loose_files()
             raise
-        self.store.share(output)
+        patiently(self.store.share, output, retries=self.execution.retries, log=self.log or get_run_logger())
         output = output if output.label == label else output.model_copy(update={"label": label})
         report = self.store.report(output)
         check_books(report, f"stage {named}", self.execution.max_failed_share)

@@ -1,6 +1,7 @@
 """One data folder and one Prefect server for the whole session; both are set before Prefect is imported."""
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -8,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background begin by ignoring it
 _HOME = tempfile.mkdtemp(prefix="tokenmill-tests-")
 os.environ["TOKENMILL_HOME"] = _HOME
 os.environ.pop("MLFLOW_TRACKING_URI", None)

@@ -227,6 +227,7 @@ def test_an_interrupted_build_goes_on_where_it_was(store: Store, runner: StageRu
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retries follow at once."""
     monkeypatch.setattr("tasks.stage.BACKOFF_SECONDS", 0.01)
+    monkeypatch.setattr("tasks.patience.BACKOFF_SECONDS", 0.01)
 
 
 class Failing:
@@ -390,8 +391,13 @@ def test_an_output_that_a_machine_computes_again_is_compared_with_the_shared_one
 
 
 @pytest.mark.usefixtures("_no_waiting")
-def test_an_object_store_that_is_away_for_a_while_costs_no_second_computation(tmp_path: Path) -> None:
+@pytest.mark.parametrize("from_before", [False, True], ids=["computed", "from before there was a mirror"])
+def test_an_object_store_that_is_away_for_a_while_costs_no_second_computation(
+    tmp_path: Path, from_before: bool
+) -> None:
     here, writer, refused = machine(tmp_path, "here"), Writer(), []
+    if from_before:
+        in_flow(lambda: StageRunner(Store(here.store.root), Execution()).run(STAGE, writer, Choice()))
     publish = here.store.mirror.publish
 
     def away(*output: Any) -> None:
@@ -402,7 +408,7 @@ def test_an_object_store_that_is_away_for_a_while_costs_no_second_computation(tm
 
     here.store.mirror.publish = away
     result = in_flow(lambda: here.run(STAGE, writer, Choice()))
-    assert (writer.built, len(refused), result.cached) == (1, 2, False)
+    assert (writer.built, len(refused), result.cached) == (1, 2, from_before)
     assert here.store.mirror.holds(STAGE.name, result.output.key)
 
 

@@ -209,9 +209,9 @@ def test_a_document_without_an_id_fails_or_is_written(write):
 def test_measures_are_summed_over_kept_documents(write):
     made = documents(4)
     for document in made:
-        document.metadata[COUNTS] = {"emails_replaced": 2}
+        document.metadata[COUNTS] = {"email_replaced": 2}
     made[0].metadata[FATE] = removed("rule")
-    assert write(made)[1]["measures"] == {"emails_replaced": 6}
+    assert write(made)[1]["measures"] == {"email_replaced": 6}
 
 
 def test_routes_get_a_file_each_even_if_it_is_empty(write):

@@ -221,6 +221,8 @@ class RuleWords:
 
     def sentences(self, lines: Sequence[str]) -> tuple[int, int]:
         """(sentences in the lines, words in them)."""
+        if not lines:
+            return 0, 0
         parts: list[str] = []
         ends = []
         for line in lines:
@@ -271,6 +273,28 @@ def words_of_language(language: str) -> RuleWords | OtherWords:
         if type(nlp.tokenizer) is Tokenizer and nlp.pipe_names == ["sentencizer"]:
             return RuleWords(nlp, language)
     return OtherWords(language)
+
+
+# what DataTrove's tokenizers need beside themselves, where they are not spaCy's alone
+PACKAGES = {
+    "IndicNLPTokenizer": ("indic-nlp-library",),
+    "KhmerTokenizer": ("khmer-nltk",),
+    "KiwiTokenizer": ("kiwipiepy",),
+    "LaoTokenizer": ("laonlp",),
+    "StanzaTokenizer": ("stanza",),
+    "ThaiTokenizer": ("pythainlp",),
+    "TibetanTokenizer": ("botok",),
+    "BurmeseTokenizer": ("pyidaungsu-numpy2",),
+}
+SPACY_PACKAGES = {"ja": ("sudachipy",), "vi": ("pyvi",), "zh": ("jieba",)}
+
+
+def packages_of_language(language: str) -> tuple[str, ...]:
+    """The packages whose versions decide what the words of a language are, beside DataTrove and spaCy."""
+    tokenizer = _load(language)
+    if isinstance(tokenizer, SpaCyTokenizer):
+        return SPACY_PACKAGES.get(str(tokenizer.language), ())
+    return PACKAGES.get(type(tokenizer).__name__, ())
 
 
 def _load(language: str) -> WordTokenizer:

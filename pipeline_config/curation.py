@@ -176,8 +176,8 @@ class LanguageRules(QualityRules):
         rules = self.gopher_quality
         if rules and rules.min_stop_words and rules.stop_words == STOP_WORDS and self.language != "en":
             raise ValueError(
-                f"rules for {self.language} need gopher_quality.stop_words of that language (the default ones "
-                "are English), or gopher_quality.min_stop_words=0"
+                f"rules for {self.language} need gopher_quality.stop_words of that language (the default "
+                "ones are English), or gopher_quality.min_stop_words=0"
             )
         return self
 

@@ -1,7 +1,7 @@
 """Quality heuristics with DataTrove's decisions, and what every rule found, for the record."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 from datatrove.data import Document
@@ -48,9 +48,7 @@ class FilterQuality(DecidingStep):
         rules = self.by_language.get(document.metadata.get("language", ""), self.settings)
         language = getattr(rules, "language", DEFAULT_LANGUAGE)
         tool = words_of_language(language)
-        fate, text = judge(document.text, rules, tool, notes)
-        if fate is None:
-            document.text = text
+        fate, text = judge(document, rules, tool, notes)
         for classifier in self.classifiers:
             verdict = classifier.judge(text, notes)
             fate = fate or verdict
@@ -58,41 +56,39 @@ class FilterQuality(DecidingStep):
 
 
 def judge(
-    text: str, rules: QualityRules, tool: RuleWords | OtherWords, notes: Notes
+    document: Document, rules: QualityRules, tool: RuleWords | OtherWords, notes: Notes
 ) -> tuple[Fate | None, str]:
-    """(why a text is removed, the text that C4's rules leave of it); what each rule found goes to the notes.
+    """(why a document is removed, the text that C4's rules leave of it); each rule's value goes to the notes.
 
-    The rules after the one that decided are measured, too, as far as they can be.
+    The document gets that text unless C4's rules or those before them remove it. The rules after the one that
+    decided are measured, too, as far as they can be.
     """
-    fate = None
-    left = text
-    words = None
-    measures: list[Callable[[], Iterator[Finding]]] = []
-    whole = Text(text, tool)
+    fate, words = None, None
+    whole = after = Text(document.text, tool)
     if rules.gopher_repetition:
-        measures.append(lambda: gopher_repetition(whole, rules.gopher_repetition))
+        fate = _measured(gopher_repetition(whole, rules.gopher_repetition), notes, fate)
     if rules.gopher_quality:
-        measures.append(lambda: gopher_quality(whole, rules.gopher_quality))
-    for measure in measures:
-        fate = _measured(measure, notes, fate)
+        fate = _measured(gopher_quality(whole, rules.gopher_quality), notes, fate)
     if rules.c4:
-        found = c4_lines(text, tool, rules.c4)
-        left, words = found.text, found.words
+        found = c4_lines(whole.text, tool, rules.c4)
+        words = found.words
         notes[DROPPED_LINES] = found.dropped_lines
         for finding in found.findings:
             notes[finding.reason] = finding.value
             if finding.reason == found.reason and fate is None:
                 fate = removed(finding.reason, finding)
+        after = Text(found.text, tool)
+        if fate is None:
+            document.text = found.text
     if rules.fineweb:
-        after = whole if left == text else Text(left, tool)
-        fate = _measured(lambda: fineweb(after, rules.fineweb, words), notes, fate)
-    return fate, left
+        fate = _measured(fineweb(after, rules.fineweb, words), notes, fate)
+    return fate, after.text
 
 
-def _measured(measure: Callable[[], Iterator[Finding]], notes: Notes, fate: Fate | None) -> Fate | None:
-    """The fate, or by the first rule that is broken; the values go to the notes."""
+def _measured(findings: Iterable[Finding], notes: Notes, fate: Fate | None) -> Fate | None:
+    """The fate, or that of the first rule that is broken; the values go to the notes."""
     try:
-        for finding in measure():
+        for finding in findings:
             notes[finding.reason] = finding.value
             if fate is None and finding.is_broken:
                 fate = removed(finding.reason, finding)
@@ -105,8 +101,8 @@ def _measured(measure: Callable[[], Iterator[Finding]], notes: Notes, fate: Fate
 def value_fields(settings: QualityFiltering) -> list[pa.Field]:
     """A column for each rule and classifier; its metadata gives the threshold for each language.
 
-    Each threshold is written as `> 0.3`: values beyond it are removed. The language is empty for all languages
-    without rules of their own.
+    Each threshold is written as `> 0.3`: values beyond it are removed. The language is empty for all
+    languages without rules of their own.
     """
     thresholds: dict[str, dict[str, str]] = {}
     for language, rules in [("", settings), *((one.language, one) for one in settings.languages)]:

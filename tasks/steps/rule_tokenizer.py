@@ -4,9 +4,9 @@ spaCy strips one prefix and one suffix at a time, and searches the whole rest fo
 20,000 brackets takes it half a minute, and one of a million a day. Here only the ends are looked at.
 
 What spaCy does, in its order: runs of white space and of other characters alternate, and one blank after a
-run of characters is nobody's token; each run ("chunk") is split on its own by prefixes, suffixes, special cases,
-URLs and infixes; last, special cases that affixes took apart are put together over the whole text. That last
-step is the only one that looks across white space.
+run of characters is nobody's token; each run ("chunk") is split on its own by prefixes, suffixes, special
+cases, URLs and infixes; last, special cases that affixes took apart are put together over the whole text.
+That last step is the only one that looks across white space.
 
 Source: spaCy 3.8, `spacy/tokenizer.pyx` (Honnibal and Montani), whose tokens the tests compare.
 """
@@ -180,7 +180,7 @@ class RuleTokenizer:
 
     def _put_together(self, pieces: Sequence[Piece]) -> list[str]:
         """The tokens with the special cases that affixes took apart in one again."""
-        special = {start: end for start, end in self._special_spans([piece.text for piece in pieces])}
+        special = dict(self._special_spans([piece.text for piece in pieces]))
         tokens, place = [], 0
         while place < len(pieces):
             end = special.get(place, place + 1)
@@ -195,12 +195,13 @@ class RuleTokenizer:
 
     def _special_spans(self, tokens: list[str]) -> list[tuple[int, int]]:
         """Where patterns match: the longest first, then the first; what overlaps one of them is none."""
-        found = []
-        for start, token in enumerate(tokens):
-            if token in self.openings:
-                for end in range(start + 1, min(len(tokens), start + self.longest_pattern) + 1):
-                    if tuple(tokens[start:end]) in self.patterns:
-                        found.append((start, end))
+        found = [
+            (start, end)
+            for start, token in enumerate(tokens)
+            if token in self.openings
+            for end in range(start + 1, min(len(tokens), start + self.longest_pattern) + 1)
+            if tuple(tokens[start:end]) in self.patterns
+        ]
         taken: set[int] = set()
         chosen = []
         for start, end in sorted(found, key=lambda span: (span[0] - span[1], span[0])):

@@ -29,7 +29,8 @@ from pipeline_config.curation import (
 from tasks.steps.repetition import duplicated_n_gram_characters, duplicates, top_n_gram_characters
 from tasks.steps.words import OtherWords, RuleWords, Words
 
-PARAGRAPH_BREAK, LINE_BREAK = re.compile(r"\n{2,}"), re.compile(r"\n+")
+PARAGRAPH_BREAK = re.compile(r"\n{2,}")
+SIGNS = ("[", "{", "lorem ipsum", "javascript", *POLICY_SUBSTRINGS)  # of citations and lines that are dropped
 ABOVE, BELOW = ">", "<"
 
 
@@ -81,11 +82,11 @@ def gopher_repetition(text: Text, settings: GopherRepetition) -> Iterator[Findin
     for kind, parts, share, character_share in (
         (
             "para",
-            PARAGRAPH_BREAK.split(text.text.strip()),
+            paragraphs(text.text.strip()),
             settings.dup_para_frac,
             settings.dup_para_char_frac,
         ),
-        ("line", LINE_BREAK.split(text.text), settings.dup_line_frac, settings.dup_line_char_frac),
+        ("line", lines_of(text.text), settings.dup_line_frac, settings.dup_line_char_frac),
     ):
         count, repeated = duplicates(parts)
         yield Finding(f"dup_{kind}_frac", count / len(parts), ABOVE, share, bool(share))
@@ -97,6 +98,17 @@ def gopher_repetition(text: Text, settings: GopherRepetition) -> Iterator[Findin
     counts = duplicated_n_gram_characters(text.words, [n for n, _ in settings.dup_n_grams])
     for (n, share), repeated in zip(settings.dup_n_grams, counts, strict=True):
         yield Finding(f"duplicated_{n}_n_grams", repeated / characters, ABOVE, share)
+
+
+def paragraphs(text: str) -> list[str]:
+    """What two or more line breaks part."""
+    return PARAGRAPH_BREAK.split(text) if "\n\n" in text else [text]
+
+
+def lines_of(text: str) -> list[str]:
+    """What one or more line breaks part; empty only at both ends of the text."""
+    first, *rest = text.split("\n")
+    return [first, *filter(None, rest[:-1]), rest[-1]] if rest else [first]
 
 
 def gopher_quality(text: Text, settings: GopherQuality) -> Iterator[Finding]:
@@ -160,8 +172,10 @@ def c4_lines(text: str, tool: RuleWords | OtherWords, settings: C4Quality) -> C4
     pages = {"lorem_ipsum": 0, "curly_bracket": 0}
     first = None
     lines = text.splitlines()
+    lower = text.lower()
+    plain = not any(sign in lower for sign in SIGNS)
     for line in lines:
-        line, verdict = _c4_line(line.strip(), settings)
+        line, verdict = _c4_line(line.strip(), settings, plain)
         if verdict is None:
             kept.append(line)
         elif verdict in pages:
@@ -180,8 +194,12 @@ def c4_lines(text: str, tool: RuleWords | OtherWords, settings: C4Quality) -> C4
     return C4Lines("\n".join(kept).strip(), reason, findings, dropped, words)
 
 
-def _c4_line(line: str, settings: C4Quality) -> tuple[str, str | None]:
-    """(the line without citations, why it is dropped or its document removed)."""
+def _c4_line(line: str, settings: C4Quality, plain: bool) -> tuple[str, str | None]:
+    """(the line without citations, why it is dropped or its document removed).
+
+    Args:
+        plain: whether the text holds nothing that only some lines have.
+    """
     words = line.split()
     longest = settings.max_word_length
     if longest != -1 and len(line) > longest and any(len(word) > longest for word in words):
@@ -192,6 +210,8 @@ def _c4_line(line: str, settings: C4Quality) -> tuple[str, str | None]:
         return line, "no_terminal_punctuation"
     if len(words) < settings.min_words_per_line:
         return line, "too_few_words"
+    if plain:
+        return line, None
     lower = line.lower()
     if settings.filter_lorem_ipsum and "lorem ipsum" in lower:
         return line, "lorem_ipsum"

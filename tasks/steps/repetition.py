@@ -12,7 +12,8 @@ import numpy as np
 
 from tasks.steps.words import Words
 
-LARGEST = np.iinfo(np.int64).max
+MULTIPLIER, SLOT_BITS = 0x9E3779B97F4A7C15, 15  # slots by the upper bits of a product (Knuth, section 6.4)
+SLOTS = np.zeros(1 << SLOT_BITS, np.int32)  # which code came last into a slot; whatever it held before
 
 
 def duplicates(parts: Sequence[str]) -> tuple[int, int]:
@@ -35,49 +36,62 @@ def top_n_gram_characters(words: Words, sizes: Sequence[int]) -> list[int | None
 
     Words are joined by blanks. None where the text has fewer than n words.
     """
-    numbers, different = _ranks(words.numbers)
-    grams, found = n_grams(numbers, different, max(sizes, default=0)), {}
+    numbers, found = words.numbers.astype(np.int64), {}
     lengths = np.concatenate([[0], np.cumsum(words.of("length"))])
-    for n, codes in grams:
-        if n in sizes:
-            place, count = _most_frequent(codes)
-            found[n] = int(lengths[place + n] - lengths[place] + n - 1) * count
+    places, codes = np.arange(len(numbers)), numbers  # of the n-grams that may occur more than once
+    for n in range(1, min(max(sizes, default=0), len(numbers)) + 1):
+        if n > 1:
+            fit = places + n <= len(numbers)
+            places = places[fit]
+            codes = codes[fit] * len(words.vocabulary) + numbers[places + n - 1]
+        if n in sizes or n > 1:
+            places, codes, top = _repeated(places, codes)
+            if n in sizes:
+                place, count = top
+                found[n] = int(lengths[place + n] - lengths[place] + n - 1) * count
     return [found.get(n) for n in sizes]
 
 
-def n_grams(numbers: np.ndarray, different: int, largest: int) -> list[tuple[int, np.ndarray]]:
-    """(n, a number for each n-gram), up to the largest n that there is; equal n-grams have equal numbers."""
-    found = []
-    codes, most = numbers, different
-    for n in range(1, min(largest, len(numbers)) + 1):
-        if n > 1:
-            if most > LARGEST // max(1, different):
-                codes, most = _ranks(codes)
-            codes = codes[:-1] * different + numbers[n - 1 :]
-            most *= different
-        found.append((n, codes))
-    return found
+def _repeated(places: np.ndarray, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray, tuple[int, int]]:
+    """(places of codes that occur more than once, their ranks, first place and number of the most frequent).
 
-
-def _ranks(numbers: np.ndarray) -> tuple[np.ndarray, int]:
-    """(the place of each number among all different ones, how many different ones there are)."""
-    values = _different(np.sort(numbers))
-    return np.searchsorted(values, numbers), len(values)
-
-
-def _different(ordered: np.ndarray) -> np.ndarray:
-    return ordered[np.concatenate([[True], ordered[1:] != ordered[:-1]])] if len(ordered) else ordered
-
-
-def _most_frequent(codes: np.ndarray) -> tuple[int, int]:
-    """(first place of the most frequent number, how often it occurs); of several the one that comes first."""
+    Where no code occurs twice, the first of all n-grams is the most frequent one.
+    """
+    clash = _clashing(codes)
+    places, codes = places[clash], codes[clash]
     ordered = np.sort(codes)
-    starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
-    counts = np.diff(starts, append=len(ordered))
+    starts = np.append(np.flatnonzero(_begins(ordered)), len(ordered))
+    counts = starts[1:] - starts[:-1]
+    several = counts > 1
+    values, counts = ordered[starts[:-1][several]], counts[several]
+    if not len(values):
+        return places[:0], codes[:0], (0, 1)
+    ranks = np.minimum(np.searchsorted(values, codes), len(values) - 1)
+    known = values[ranks] == codes
+    places, ranks = places[known], ranks[known]
     most = int(counts.max())
-    if most == 1:
-        return 0, 1
-    return int(_places(codes, ordered[starts[counts == most]])[0]), most
+    first = int(places[np.argmax(counts[ranks] == most)])
+    return places, ranks, (first, most)
+
+
+def _begins(ordered: np.ndarray) -> np.ndarray:
+    """Where another number begins."""
+    begins = np.ones(len(ordered), bool)
+    np.not_equal(ordered[1:], ordered[:-1], out=begins[1:])
+    return begins
+
+
+def _clashing(codes: np.ndarray) -> np.ndarray:
+    """Places of codes that may occur more than once, and of all that do: those whose slot is shared."""
+    slots = (codes.view(np.uint64) * np.uint64(MULTIPLIER)) >> np.uint64(64 - SLOT_BITS)
+    slots = slots.view(np.int64)
+    own = np.arange(len(codes), dtype=np.int32)
+    SLOTS[slots] = own
+    lost = SLOTS[slots] != own
+    if not lost.any():
+        return own[:0]
+    SLOTS[slots[lost]] = -1
+    return np.flatnonzero(SLOTS[slots] == -1)
 
 
 def duplicated_n_gram_characters(words: Words, sizes: Sequence[int]) -> list[int]:
@@ -87,42 +101,41 @@ def duplicated_n_gram_characters(words: Words, sizes: Sequence[int]) -> list[int
     """
     found = {}
     hashes, powers, gram = words.of("hash"), words.of("power"), words.of("hash")
-    strings: list[str] = []
+    lengths = np.concatenate([[0], np.cumsum(words.of("length"))])
     for n in range(1, min(max(sizes, default=0), len(words)) + 1):
         if n > 1:
             gram = gram[:-1] * powers[n - 1 :] + hashes[n - 1 :]
         if n in sizes:
-            places = _repeated(gram)
-            if len(places) and not strings:
-                strings = words.strings()
-            found[n] = _skip_duplicates(strings, places.tolist(), n)
+            places, names, _ = _repeated(np.arange(len(gram)), gram)
+            if len(places):
+                names = names.tolist() if _same_words(words, places, names, n) else _strings(words, places, n)
+                found[n] = _skip_duplicates(places, names, lengths[places + n] - lengths[places], n)
     return [found.get(n, 0) for n in sizes]
 
 
-def _repeated(hashes: np.ndarray) -> np.ndarray:
-    """Places of numbers that occur more than once."""
-    ordered = np.sort(hashes)
-    return _places(hashes, _different(ordered[1:][ordered[1:] == ordered[:-1]]))
+def _same_words(words: Words, places: np.ndarray, names: np.ndarray, n: int) -> bool:
+    """Whether n-grams with one name have the same words: if so, their strings are the same."""
+    first = np.zeros(int(names.max()) + 1, np.intp)
+    first[names[::-1]] = places[::-1]
+    first = first[names]
+    return all((words.numbers[places + k] == words.numbers[first + k]).all() for k in range(n))
 
 
-def _places(numbers: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Places of numbers that are among the wanted ones, which are in order."""
-    if len(wanted) < 2:
-        return np.flatnonzero(numbers == wanted[0]) if len(wanted) else np.zeros(0, np.intp)
-    nearest = np.minimum(np.searchsorted(wanted, numbers), len(wanted) - 1)
-    return np.flatnonzero(wanted[nearest] == numbers)
+def _strings(words: Words, places: np.ndarray, n: int) -> list[str]:
+    """The n-grams, to tell those with one hash and different words apart."""
+    strings = words.strings()
+    return ["".join(strings[place : place + n]) for place in places.tolist()]
 
 
-def _skip_duplicates(strings: list[str], places: list[int], n: int) -> int:
-    seen: set[str] = set()
+def _skip_duplicates(places: np.ndarray, names: Sequence[object], lengths: np.ndarray, n: int) -> int:
+    seen: set[object] = set()
     characters = go_on = 0
-    for place in places:
+    for place, name, length in zip(places.tolist(), names, lengths.tolist(), strict=True):
         if place < go_on:
             continue
-        gram = "".join(strings[place : place + n])
-        if gram in seen:
-            characters += len(gram)
+        if name in seen:
+            characters += length
             go_on = place + n
         else:
-            seen.add(gram)
+            seen.add(name)
     return characters

@@ -190,14 +190,12 @@ class Chunks(dict[str, int]):
         """Places of runs that could be parts of one special case with the next run."""
         lefts = self.table["left"][chunks]
         found = np.flatnonzero(lefts[:-1])
-        return found[self.meet[lefts[found], self.table["right"][chunks[found + 1]]]]
+        return found[self.meet[lefts[found], self.table["right"][chunks[found + 1]]]] if len(found) else found
 
-    def join_touching(self, parts: Sequence[str], chunks: np.ndarray) -> list[str]:
-        """The runs (those of white space among them) with those that touch in one, a blank between them."""
-        alone = np.ones(len(parts), bool)
-        alone[self.touching(chunks) + 1] = False
+    def look_up_joined(self, parts: Sequence[str], alone: np.ndarray) -> np.ndarray:
+        """Numbers of runs, with each run that does not begin anew part of the one before, after a blank."""
         starts = [*np.flatnonzero(alone).tolist(), len(parts)]
-        return [" ".join(parts[start:end]) for start, end in itertools.pairwise(starts)]
+        return self.look_up([" ".join(parts[start:end]) for start, end in itertools.pairwise(starts)])
 
 
 class RuleWords:
@@ -212,8 +210,10 @@ class RuleWords:
         """The words of a text. Numbers of earlier texts may not be used after this."""
         if len(self.chunks) > MOST_CHUNKS or self.chunks.characters > MOST_CHARACTERS:
             self.chunks = Chunks(self.rules, self.nlp)
-        chunks = self.chunks.look_up(text.split())
-        if len(self.chunks.touching(chunks)):  # then it matters what is between them
+        parts = text.split()
+        chunks = self.chunks.look_up(parts)
+        touching = self.chunks.touching(chunks).tolist()
+        if any(f"{parts[place]} {parts[place + 1]}" in text for place in touching):
             chunks = self._look_up_runs(text)
         if BREAKS_SPACY in text and BREAKS_SPACY in self._words(chunks).strings():
             chunks = self._look_up_runs(text.replace(BREAKS_SPACY, ""))
@@ -224,26 +224,26 @@ class RuleWords:
         if not lines:
             return 0, 0
         parts: list[str] = []
-        ends = []
+        counts = []
         for line in lines:
-            parts += self._parts(line)
-            ends.append(len(parts))
+            found = self._parts(line)
+            counts.append(len(found))
+            parts += found
         chunks = self.chunks.look_up(parts)
-        table = self.chunks.table
-        line_of = np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0))
+        line_of = np.repeat(np.arange(len(counts)), counts)
         touching = self.chunks.touching(chunks)
-        if (line_of[touching] == line_of[touching + 1]).any():
-            if len(lines) > 1:
-                counts = [self.sentences([line]) for line in lines]
-                return sum(count for count, _ in counts), sum(count for _, count in counts)
-            chunks = self.chunks.look_up(self.chunks.join_touching(parts, chunks))
-            line_of = np.zeros(len(chunks), int)
-        matter = table["first"][chunks] != NOTHING
-        first, last = table["first"][chunks][matter], table["last"][chunks][matter]
-        line_of = line_of[matter]
+        touching = touching[line_of[touching] == line_of[touching + 1]]
+        if len(touching):
+            alone = np.ones(len(parts), bool)
+            alone[touching + 1] = False
+            chunks, line_of = self.chunks.look_up_joined(parts, alone), line_of[alone]
+        table = self.chunks.table
+        first = table["first"][chunks]
+        matter = np.flatnonzero(first)
+        first, last, line_of = first[matter], table["last"][chunks[matter]], line_of[matter]
         begin = (last[:-1] == END) & (first[1:] == WORD) & (line_of[:-1] == line_of[1:])
-        sentences = len(lines) + int(table["inner"][chunks].sum()) + int(begin.sum())
-        return sentences, int(table["count"][chunks].sum())
+        inner = int(table["inner"][chunks].sum())
+        return len(lines) + inner + int(np.count_nonzero(begin)), int(table["count"][chunks].sum())
 
     def _parts(self, line: str) -> list[str]:
         """The runs of a line, but those of one blank."""
@@ -254,7 +254,10 @@ class RuleWords:
 
     def _look_up_runs(self, text: str) -> np.ndarray:
         parts = list(runs(text))
-        return self.chunks.look_up(self.chunks.join_touching(parts, self.chunks.look_up(parts)))
+        chunks = self.chunks.look_up(parts)
+        alone = np.ones(len(parts), bool)
+        alone[self.chunks.touching(chunks) + 1] = False
+        return chunks if alone.all() else self.chunks.look_up_joined(parts, alone)
 
     def _words(self, chunks: np.ndarray) -> Words:
         return Words(self.chunks.words_of(chunks), self.chunks.vocabulary)

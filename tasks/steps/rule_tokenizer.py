@@ -23,6 +23,8 @@ from spacy.tokenizer import Tokenizer
 USER_INFO, SAME_USER_INFO = r"(?:\S+(?::\S*)?@)?", r"(?:\S+@)?"
 WINDOW = 48  # characters at an end that are looked at first
 MARGIN = 16  # a match that comes so near to the inner end of the window is looked for again in a larger one
+# English words, alone or before a sign that is a suffix whatever is before it
+PLAIN_WORD = re.compile(r"([A-Za-z]+)([,;:!?]|(?<=[a-z])\.)?")
 RUNS = re.compile(r"\s+|\S+")
 
 
@@ -89,8 +91,9 @@ class RuleTokenizer:
         chunk.encode()
         if chunk in self.rules:
             return list(self.rules[chunk])
-        if self._is_plain(chunk):
-            return [chunk]
+        if self.plain_letters and (match := PLAIN_WORD.fullmatch(chunk)):
+            word, end = match.groups()
+            return [*self.rules.get(word, (word,)), end] if end else [word]
         prefixes, (start, end), suffixes = self._strip(chunk)
         middle = self._middle(chunk[start:end]) if start < end else []
         return [*prefixes, *middle, *reversed(suffixes)]

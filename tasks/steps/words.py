@@ -8,6 +8,7 @@ through the tokenizer that DataTrove has for them.
 
 import functools
 import itertools
+import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -23,29 +24,42 @@ from pipeline_config.errors import SettingsError
 from tasks.steps.rule_tokenizer import RuleTokenizer, runs
 
 MOST_CHUNKS, MOST_CHARACTERS = 150_000, 5_000_000  # remembered at once, about 60 MB
-BASE, MODULUS = 0x9E3779B97F4A7C15, 1 << 64  # an odd number; equal strings have equal hashes, whatever it is
+BASE = 0x9E3779B97F4A7C15  # an odd number; equal strings have equal hashes, whatever it is
 NOTHING, END, WORD = 0, 1, 2  # tokens to the sentencizer: other punctuation, the end of a sentence, the rest
 BREAKS_SPACY = "IS_ALPHA"  # DataTrove leaves this word out of texts that spaCy stumbles over because of it
 
 
 class Table:
-    """Columns of numbers that grow row by row."""
+    """Columns of numbers that grow row by row; new rows are written when a column is asked for."""
 
     def __init__(self, **types: str):
-        self.types, self.size = types, 0
+        self.size = 0
         self.columns = {name: np.zeros(1024, kind) for name, kind in types.items()}
+        self.waiting: list[tuple[int, ...]] = []
 
     def add(self, *row: int) -> int:
         """The number of a new row."""
-        if self.size == len(next(iter(self.columns.values()))):
-            self.columns = {n: np.concatenate([c, np.zeros_like(c)]) for n, c in self.columns.items()}
-        for column, value in zip(self.columns.values(), row, strict=True):
-            column[self.size] = value
-        self.size += 1
-        return self.size - 1
+        self.waiting.append(row)
+        return len(self) - 1
+
+    def __len__(self) -> int:
+        return self.size + len(self.waiting)
 
     def __getitem__(self, name: str) -> np.ndarray:
+        if self.waiting:
+            self.append(*zip(*self.waiting, strict=True))
+            self.waiting = []
         return self.columns[name]
+
+    def append(self, *columns: Sequence[int]) -> None:
+        """Writes rows, given by columns."""
+        end = self.size + len(columns[0])
+        for name, values in zip(self.columns, columns, strict=True):
+            if end > len(self.columns[name]):
+                more = np.zeros(2 * end - len(self.columns[name]), self.columns[name].dtype)
+                self.columns[name] = np.concatenate([self.columns[name], more])
+            self.columns[name][self.size : end] = values
+        self.size = end
 
 
 class Vocabulary(dict[str, int]):
@@ -61,16 +75,45 @@ class Vocabulary(dict[str, int]):
         self.table = Table(length="i8", is_symbol="?", has_letter="?", hash="u8", power="u8")
 
     def __missing__(self, word: str) -> int:
-        value = 0
-        for character in word:
-            value = (value * BASE + ord(character)) % MODULUS
-        power = pow(BASE, len(word), MODULUS)
-        letter = any(map(str.isalpha, word))
+        number = self[word] = len(self.strings)
         self.strings.append(word)
-        self[word] = number = self.table.add(
-            len(word), PUNCTUATION_SET.issuperset(word), letter, value, power
-        )
         return number
+
+    def column(self, name: str) -> np.ndarray:
+        """What rules ask of each word."""
+        new = self.strings[self.table.size :]
+        if new:
+            self.table.append(*_properties(new))
+        return self.table[name]
+
+
+def _properties(words: Sequence[str]) -> tuple[np.ndarray, ...]:
+    """The columns of a vocabulary for words, none of them empty."""
+    letters, symbols = _characters()
+    lengths = np.fromiter(map(len, words), np.int64, len(words))
+    codes = np.frombuffer("".join(words).encode("utf-32-le", "surrogatepass"), "<u4")
+    ends = np.cumsum(lengths)
+    starts = ends - lengths
+    powers = np.full(int(lengths.max()) + 1, BASE, np.uint64)
+    powers[0] = 1
+    powers = np.multiply.accumulate(powers)  # modulo 2^64, as all numbers of this type
+    after = np.repeat(ends, lengths) - np.arange(1, len(codes) + 1)
+    return (
+        lengths,
+        np.logical_and.reduceat(symbols[codes], starts),
+        np.logical_or.reduceat(letters[codes], starts),
+        np.add.reduceat(codes * powers[after], starts),
+        powers[lengths],
+    )
+
+
+@functools.lru_cache(maxsize=1)
+def _characters() -> tuple[np.ndarray, np.ndarray]:
+    """(which characters are letters, which are DataTrove's punctuation), by code point."""
+    letters = np.fromiter(map(str.isalpha, map(chr, range(sys.maxunicode + 1))), bool, sys.maxunicode + 1)
+    symbols = np.zeros(sys.maxunicode + 1, bool)
+    symbols[[ord(character) for character in PUNCTUATION_SET]] = True
+    return letters, symbols
 
 
 @dataclass(frozen=True)
@@ -85,7 +128,7 @@ class Words:
 
     def of(self, name: str) -> np.ndarray:
         """A column of the vocabulary for each word."""
-        return self.vocabulary.table[name][self.numbers]
+        return self.vocabulary.column(name)[self.numbers]
 
     def strings(self) -> list[str]:
         """The words themselves."""
@@ -93,7 +136,7 @@ class Words:
 
     def different(self, words: Iterable[str]) -> int:
         """How many of some words occur."""
-        numbers = {self.vocabulary[word] for word in words}
+        numbers = {self.vocabulary[word] for word in words if word in self.vocabulary}
         return sum(bool((self.numbers == number).any()) for number in numbers)
 
 
@@ -118,6 +161,25 @@ class OtherWords:
         return Words(np.fromiter(map(self.vocabulary.__getitem__, words), np.intp), self.vocabulary)
 
 
+class Kinds(dict[str, int]):
+    """What tokens are to the sentencizer."""
+
+    def __init__(self, nlp: Language):
+        super().__init__()
+        self.ends = set(nlp.get_pipe("sentencizer").punct_chars)
+        self.is_punctuation = nlp.vocab.lex_attr_getters[IS_PUNCT]
+
+    def __missing__(self, token: str) -> int:
+        if token in self.ends:
+            kind = END
+        elif token.isalpha():
+            return WORD
+        else:
+            kind = NOTHING if self.is_punctuation(token) else WORD
+        self[token] = kind
+        return kind
+
+
 class Chunks(dict[str, int]):
     """Numbers of runs, and the words in each; runs that could be parts of one special case are one run here.
 
@@ -133,8 +195,7 @@ class Chunks(dict[str, int]):
         self.table = Table(start="i8", count="i8", first="i1", last="i1", inner="i8", left="i2", right="i2")
         self.numbers = Table(number="i8")
         self.characters = 0
-        self.ends = set(nlp.get_pipe("sentencizer").punct_chars)
-        self.is_punctuation = nlp.vocab.lex_attr_getters[IS_PUNCT]
+        self.kinds = Kinds(nlp)
         pairs = {pair for pattern in rules.patterns for pair in itertools.pairwise(pattern)}
         self.lefts = {token: n for n, token in enumerate(sorted({one for one, _ in pairs}), start=1)}
         self.rights = {token: n for n, token in enumerate(sorted({other for _, other in pairs}), start=1)}
@@ -153,7 +214,7 @@ class Chunks(dict[str, int]):
             words = self.rules.put_together(parts)
             sides = (self.lefts.get(parts[-1], 0), self.rights.get(parts[0], 0))
             kinds = self.sentence_parts(words)
-        start = self.numbers.size
+        start = len(self.numbers)
         for word in words:
             self.numbers.add(self.vocabulary[word])
         self.characters += len(chunk)
@@ -162,15 +223,10 @@ class Chunks(dict[str, int]):
 
     def sentence_parts(self, tokens: Iterable[str]) -> tuple[int, int, int]:
         """(first and last token that matters to the sentencizer, sentences that begin after the first)."""
-        kinds = [kind for kind in map(self._kind, tokens) if kind != NOTHING]
+        kinds = [kind for kind in map(self.kinds.__getitem__, tokens) if kind != NOTHING]
         if not kinds:
             return NOTHING, NOTHING, 0
         return kinds[0], kinds[-1], sum(pair == (END, WORD) for pair in itertools.pairwise(kinds))
-
-    def _kind(self, token: str) -> int:
-        if token in self.ends:
-            return END
-        return NOTHING if self.is_punctuation(token) else WORD
 
     def look_up(self, parts: Sequence[str]) -> np.ndarray:
         """Numbers of runs; those that are new are split."""

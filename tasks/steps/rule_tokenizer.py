@@ -11,6 +11,7 @@ That last step is the only one that looks across white space.
 Source: spaCy 3.8, `spacy/tokenizer.pyx` (Honnibal and Montani), whose tokens the tests compare.
 """
 
+import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -54,6 +55,8 @@ class RuleTokenizer:
         self.token_match = source.token_match
         self.needs_dot, self.url_match = _linear(source.url_match)
         self.patterns = self._patterns(source)
+        self.singles = {tokens[0] for tokens in self.patterns if len(tokens) == 1}
+        self.pairs = {tokens[:2] for tokens in self.patterns if len(tokens) > 1}
         self.openings = {tokens[0] for tokens in self.patterns}
         self.longest_pattern = max(map(len, self.patterns), default=0)
 
@@ -78,7 +81,7 @@ class RuleTokenizer:
 
     def put_together(self, parts: list[str]) -> list[str]:
         """The tokens of a run whose parts are given, as far as no other run matters."""
-        if len(parts) == 1 or self.openings.isdisjoint(parts):
+        if self.singles.isdisjoint(parts) and self.pairs.isdisjoint(itertools.pairwise(parts)):
             return parts
         return self._put_together([Piece(part, 0) for part in parts])
 
@@ -88,15 +91,21 @@ class RuleTokenizer:
         Raises:
             UnicodeEncodeError: it holds a lone surrogate; spaCy raises the same.
         """
+        if (parts := self.plain_parts(chunk)) is not None:
+            return parts
         chunk.encode()
         if chunk in self.rules:
             return list(self.rules[chunk])
-        if self.plain_letters and (match := PLAIN_WORD.fullmatch(chunk)):
-            word, end = match.groups()
-            return [*self.rules.get(word, (word,)), end] if end else [word]
         prefixes, (start, end), suffixes = self._strip(chunk)
         middle = self._middle(chunk[start:end]) if start < end else []
         return [*prefixes, *middle, *reversed(suffixes)]
+
+    def plain_parts(self, chunk: str) -> list[str] | None:
+        """The tokens of a run that is an English word with or without a sign; None for all others."""
+        match = PLAIN_WORD.fullmatch(chunk) if self.plain_letters else None
+        if match is None or chunk in self.rules or match[1] in self.rules:
+            return None
+        return [match[1], match[2]] if match[2] else [chunk]
 
     def _strip(self, chunk: str) -> tuple[list[str], tuple[int, int], list[str]]:
         """(prefixes, what is left between them, suffixes from outside to inside)."""

@@ -10,6 +10,7 @@ import functools
 import itertools
 import sys
 import unicodedata
+from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -193,7 +194,7 @@ class Chunks(dict[str, int]):
         self.rules = rules
         self.vocabulary = Vocabulary()
         self.table = Table(start="i8", count="i8", first="i1", last="i1", inner="i8", left="i2", right="i2")
-        self.numbers = Table(number="i8")
+        self.numbers = array("q")
         self.characters = 0
         self.kinds = Kinds(nlp)
         pairs = {pair for pattern in rules.patterns for pair in itertools.pairwise(pattern)}
@@ -204,7 +205,10 @@ class Chunks(dict[str, int]):
             self.meet[self.lefts[one], self.rights[other]] = True
 
     def __missing__(self, chunk: str) -> int:
-        if chunk.isspace():
+        if (parts := self.rules.plain_parts(chunk)) is not None:
+            words, sides = parts, (self.lefts.get(parts[-1], 0), self.rights.get(parts[0], 0))
+            kinds = (WORD, END if self.kinds[parts[-1]] == END else WORD, 0)
+        elif chunk.isspace():
             words, sides, kinds = [], (0, 0), (WORD, WORD, 0)
         elif " " in chunk:
             words, sides = self.rules.tokens(chunk), (0, 0)
@@ -216,7 +220,7 @@ class Chunks(dict[str, int]):
             kinds = self.sentence_parts(words)
         start = len(self.numbers)
         for word in words:
-            self.numbers.add(self.vocabulary[word])
+            self.numbers.append(self.vocabulary[word])
         self.characters += len(chunk)
         self[chunk] = number = self.table.add(start, len(words), *kinds, *sides)
         return number
@@ -240,7 +244,7 @@ class Chunks(dict[str, int]):
         before = np.cumsum(counts) - counts
         places = np.repeat(self.table["start"][chunks] - before, counts)
         places += np.arange(len(places))
-        return self.numbers["number"][places]
+        return np.frombuffer(self.numbers, np.int64)[places]
 
     def touching(self, chunks: np.ndarray) -> np.ndarray:
         """Places of runs that could be parts of one special case with the next run."""

@@ -1,4 +1,4 @@
-"""Steps that look at many documents at once: bounded batches, order kept, one bad document costs only itself."""
+"""Steps that look at many documents at once: bounded batches, in order, a bad document costs only itself."""
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence

@@ -9,6 +9,7 @@ from datatrove.data import Document
 from pipeline_config.curation import QualityFiltering, QualityRules
 from tasks.steps.classifier import LoadedClassifier
 from tasks.steps.quality_rules import (
+    EMPTY,
     Finding,
     Text,
     c4_lines,
@@ -89,6 +90,8 @@ def _measured(findings: Iterable[Finding], notes: Notes, fate: Fate | None) -> F
     """The fate, or that of the first rule that is broken; the values go to the notes."""
     try:
         for finding in findings:
+            if finding is EMPTY:
+                return fate or removed(finding.reason)
             notes[finding.reason] = finding.value
             if fate is None and finding.is_broken:
                 fate = removed(finding.reason, finding)

@@ -223,6 +223,13 @@ class RuleTokenizer:
         return chosen
 
 
+def is_rule_based(tokenizer: object) -> bool:
+    """Whether this module gives a tokenizer's tokens: not so where special cases hold blanks."""
+    if type(tokenizer) is not Tokenizer:
+        return False
+    return not any(any(map(str.isspace, text)) and not text.isspace() for text in tokenizer.rules)
+
+
 def runs(text: str) -> Iterator[str]:
     """The runs of white space and of other characters that spaCy makes tokens of, in order."""
     first = True

@@ -19,10 +19,9 @@ from datatrove.utils.text import PUNCTUATION_SET, split_into_sentences, split_in
 from datatrove.utils.word_tokenizers import SpaCyTokenizer, WordTokenizer, load_word_tokenizer
 from spacy.attrs import IS_PUNCT
 from spacy.language import Language
-from spacy.tokenizer import Tokenizer
 
 from pipeline_config.errors import SettingsError
-from tasks.steps.rule_tokenizer import RuleTokenizer, runs
+from tasks.steps.rule_tokenizer import RuleTokenizer, is_rule_based, runs
 
 MOST_CHUNKS, MOST_CHARACTERS = 150_000, 5_000_000  # remembered at once, about 60 MB
 BASE = 0x9E3779B97F4A7C15  # an odd number; equal strings have equal hashes, whatever it is
@@ -333,7 +332,7 @@ def words_of_language(language: str) -> RuleWords | OtherWords:
     tokenizer = _load(language)
     if isinstance(tokenizer, SpaCyTokenizer):
         nlp = tokenizer.tokenizer
-        if type(nlp.tokenizer) is Tokenizer and nlp.pipe_names == ["sentencizer"]:
+        if is_rule_based(nlp.tokenizer) and nlp.pipe_names == ["sentencizer"]:
             return RuleWords(nlp, language)
     return OtherWords(language)
 

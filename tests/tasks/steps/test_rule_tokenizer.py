@@ -8,17 +8,35 @@ from datatrove.utils.word_tokenizers import load_word_tokenizer
 
 from tasks.steps.rule_tokenizer import MARGIN, RuleTokenizer, is_rule_based
 
+PARTS = """
+'s n't km US$ http:// www. a.b co.uk ... -- °C @x.com :) :( ^_^ Mr. a.m. e.g. I'm 1.000,5 km² 
+don't word Word, etc.
+"""
 SIGNS = [
     *"aAbsSdmkKg019.,:;!?'\"()[]{}-_/\\@#$%&*+=<>|~^`’‘“”«»…—–·$€£😀中。éßя١।\u00ad\u200b\u0301\x00",
-    *"'s n't km US$ http:// www. a.b co.uk ... -- °C @x.com :) :( ^_^ Mr. a.m. e.g. I'm 1.000,5 km²".split(),
-    *"don't word Word, etc.".split(),
+    *PARTS.split(),
 ]
 BLANKS = [" ", " ", " ", " ", "  ", "\n", "\t", "\xa0", " \n", "\u2003", "\r\n", "\x1c", "\x85"]
+WORDS = """
+😀😀 ... (((a))) http://a.b/c?d=e#f a@b.com user:pass@host.org www.example.com. 10.0.0.1:80 'Cause 'cause'
+IS_ALPHA nsubj - a-b a--b 1-2 10km $5 US$5 it's its' C++ o'clock :-)
+"""
 EDGES = [
     *("", " ", "  ", "\n", " a", "a ", "a  ", "\n a", "a\n\nb", ") :)", "x) :)y", ": )", "' '", "a :) :( b"),
-    *("I 'm", "he 's", "Dr .", "p. m.", ". . .", "a\x00b", "中文 中文。", "\r\n\r\n", "\u2028", "10 km"),
-    *"\x00 😀😀 ... (((a))) http://a.b/c?d=e#f a@b.com user:pass@host.org www.example.com. 10.0.0.1:80".split(),
-    *"'Cause 'cause' IS_ALPHA nsubj - a-b a--b 1-2 10km $5 US$5 it's its' C++ o'clock :-)".split(),
+    *(
+        "I 'm",
+        "he 's",
+        "Dr .",
+        "p. m.",
+        ". . .",
+        "\x00",
+        "a\x00b",
+        "中文 中文。",
+        "\r\n\r\n",
+        "\u2028",
+        "10 km",
+    ),
+    *WORDS.split(),
 ]
 
 

@@ -27,7 +27,7 @@ from pipeline_config.curation import (
     QualityRules,
 )
 from tasks.steps.repetition import duplicated_n_gram_characters, duplicates, top_n_gram_characters
-from tasks.steps.words import OtherWords, RuleWords, Words
+from tasks.steps.words import KeptLines, OtherWords, RuleWords, Words
 
 PARAGRAPH_BREAK = re.compile(r"\n{2,}")
 SIGNS = ("[", "{", "lorem ipsum", "javascript", *POLICY_SUBSTRINGS)  # of citations and lines that are dropped
@@ -168,20 +168,24 @@ class C4Lines:
 
 def c4_lines(text: str, tool: RuleWords | OtherWords, settings: C4Quality) -> C4Lines:
     """The lines that C4's rules leave of a text, and the first rule that removes the document, if any."""
-    kept: list[str] = []
+    kept = KeptLines()
     pages = {"lorem_ipsum": 0, "curly_bracket": 0}
     first = None
-    lines = text.splitlines()
     lower = text.lower()
     plain = not any(sign in lower for sign in SIGNS)
-    for line in lines:
-        line, verdict = _c4_line(line.strip(), settings, plain)
+    for number, whole in enumerate(text.splitlines()):
+        words = whole.split()
+        kept.counts.append(len(words))
+        stripped = whole.strip()
+        line, verdict = _c4_line(stripped, words, settings, plain)
         if verdict is None:
-            kept.append(line)
+            kept.lines.append(line)
+            is_same = line is stripped and " ".join(words) == line
+            kept.places.append(number if is_same else -1)
         elif verdict in pages:
             pages[verdict] += 1
             first = first or verdict
-    sentences, words = tool.sentences(kept)
+    sentences, words = tool.sentences_within(text, kept)
     least = settings.min_num_sentences
     too_few = Finding("too_few_sentences", sentences, BELOW, least, least != -1)
     findings = [
@@ -190,17 +194,16 @@ def c4_lines(text: str, tool: RuleWords | OtherWords, settings: C4Quality) -> C4
         too_few,
     ]
     reason = first or (too_few.reason if too_few.is_broken else None)
-    dropped = len(lines) - len(kept) - sum(pages.values())
-    return C4Lines("\n".join(kept).strip(), reason, findings, dropped, words)
+    dropped = len(kept.counts) - len(kept.lines) - sum(pages.values())
+    return C4Lines("\n".join(kept.lines).strip(), reason, findings, dropped, words)
 
 
-def _c4_line(line: str, settings: C4Quality, plain: bool) -> tuple[str, str | None]:
+def _c4_line(line: str, words: list[str], settings: C4Quality, plain: bool) -> tuple[str, str | None]:
     """(the line without citations, why it is dropped or its document removed).
 
     Args:
         plain: whether the text holds nothing that only some lines have.
     """
-    words = line.split()
     longest = settings.max_word_length
     if longest != -1 and len(line) > longest and any(len(word) > longest for word in words):
         return line, "too_long_word"

@@ -12,7 +12,7 @@ import sys
 import unicodedata
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from datatrove.utils.text import PUNCTUATION_SET, split_into_sentences, split_into_words
@@ -140,6 +140,21 @@ class Words:
         return sum(bool((self.numbers == number).any()) for number in numbers)
 
 
+@dataclass
+class KeptLines:
+    """Lines that are left of a text.
+
+    Attributes:
+        lines: the lines, as they are left.
+        counts: runs without white space in each line of the text, kept or not.
+        places: for each kept line its number in the text if it is as it was, with single blanks; else -1.
+    """
+
+    lines: list[str] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
+
+
 class OtherWords:
     """Words and sentences by the tokenizer that DataTrove has for a language."""
 
@@ -156,6 +171,10 @@ class OtherWords:
     def sentences(self, lines: Sequence[str]) -> tuple[int, int | None]:
         """(sentences in the lines, words in them where that is known)."""
         return sum(len(split_into_sentences(line, self.language)) for line in lines), None
+
+    def sentences_within(self, text: str, kept: KeptLines) -> tuple[int, int | None]:
+        """(sentences in lines of a text, words in them where that is known)."""
+        return self.sentences(kept.lines)
 
     def _numbered(self, words: Iterable[str]) -> Words:
         return Words(np.fromiter(map(self.vocabulary.__getitem__, words), np.intp), self.vocabulary)
@@ -264,6 +283,7 @@ class RuleWords:
         self.nlp = nlp
         self.rules = RuleTokenizer(nlp.tokenizer, plain_letters=language == "en")
         self.chunks = Chunks(self.rules, nlp)
+        self.latest: tuple[str, list[str], np.ndarray] = ("", [], np.zeros(0, np.intp))
 
     def words(self, text: str) -> Words:
         """The words of a text. Numbers of earlier texts may not be used after this."""
@@ -271,6 +291,7 @@ class RuleWords:
             self.chunks = Chunks(self.rules, self.nlp)
         parts = text.split()
         chunks = self.chunks.look_up(parts)
+        self.latest = (text, parts, chunks)
         touching = self.chunks.touching(chunks).tolist()
         if any(f"{parts[place]} {parts[place + 1]}" in text for place in touching):
             chunks = self._look_up_runs(text)
@@ -280,29 +301,52 @@ class RuleWords:
 
     def sentences(self, lines: Sequence[str]) -> tuple[int, int]:
         """(sentences in the lines, words in them)."""
-        if not lines:
-            return 0, 0
         parts: list[str] = []
         counts = []
         for line in lines:
             found = self._parts(line)
             counts.append(len(found))
             parts += found
-        chunks = self.chunks.look_up(parts)
+        return self._count(parts, self.chunks.look_up(parts), counts)
+
+    def sentences_within(self, text: str, kept: KeptLines) -> tuple[int, int]:
+        """(sentences in lines of a text, words in them); of the latest text nothing is looked up again."""
+        known, parts, chunks = self.latest
+        if known is not text or sum(kept.counts) != len(parts) or BREAKS_SPACY in text:
+            return self.sentences(kept.lines)
+        same = [place for place in kept.places if place >= 0]
+        counts = [kept.counts[place] for place in same]
+        if len(same) < len(kept.counts):
+            chosen = np.zeros(len(kept.counts), bool)
+            chosen[same] = True
+            of_parts = np.repeat(chosen, kept.counts)
+            chunks, parts = chunks[of_parts], list(itertools.compress(parts, of_parts.tolist()))
+        found = self._count(parts, chunks, counts)
+        changed = [line for line, place in zip(kept.lines, kept.places, strict=True) if place < 0]
+        more = self.sentences(changed) if changed else (0, 0)
+        return found[0] + more[0], found[1] + more[1]
+
+    def _count(self, parts: Sequence[str], chunks: np.ndarray, counts: Sequence[int]) -> tuple[int, int]:
+        """(sentences, words) of lines, given by how many runs each of them has."""
+        if not counts:
+            return 0, 0
         line_of = np.repeat(np.arange(len(counts)), counts)
         touching = self.chunks.touching(chunks)
-        touching = touching[line_of[touching] == line_of[touching + 1]]
+        if len(touching):
+            touching = touching[line_of[touching] == line_of[touching + 1]]
         if len(touching):
             alone = np.ones(len(parts), bool)
             alone[touching + 1] = False
             chunks, line_of = self.chunks.look_up_joined(parts, alone), line_of[alone]
         table = self.chunks.table
-        first = table["first"][chunks]
-        matter = np.flatnonzero(first)
-        first, last, line_of = first[matter], table["last"][chunks[matter]], line_of[matter]
-        begin = (last[:-1] == END) & (first[1:] == WORD) & (line_of[:-1] == line_of[1:])
+        matter = np.flatnonzero(table["first"][chunks])
+        if len(matter) < len(chunks):
+            line_of = line_of[matter]
+        first, last = table["first"][chunks[matter]], table["last"][chunks[matter]]
+        ends = np.flatnonzero(last[:-1] == END)  # few: what follows them decides
+        begin = (first[ends + 1] == WORD) & (line_of[ends] == line_of[ends + 1])
         inner = int(table["inner"][chunks].sum())
-        return len(lines) + inner + int(np.count_nonzero(begin)), int(table["count"][chunks].sum())
+        return len(counts) + inner + int(np.count_nonzero(begin)), int(table["count"][chunks].sum())
 
     def _parts(self, line: str) -> list[str]:
         """The runs of a line, but those of one blank."""

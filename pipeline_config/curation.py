@@ -12,6 +12,7 @@ from pipeline_config.section import Count, Section, Share
 
 Signal = Literal["noai", "noimageai", "noindex", "nofollow", "noarchive", "nosnippet", "tdm-reservation"]
 Status = Annotated[int, Field(ge=100, le=599)]
+NGramSize = Annotated[int, Field(ge=1, le=100)]
 
 
 class UrlFiltering(Section):
@@ -100,13 +101,31 @@ class TextExtraction(Section):
     """Crawlers, such as `ccbot`: a directive to one of them counts as one to all."""
 
 
+STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
+
+
+class LanguageThreshold(Section):
+    """A language with a threshold of its own."""
+
+    language: str = Field(min_length=2, max_length=16)
+    """ISO 639 code, as lid.176 has it."""
+    min_score: Share = 0.65
+    """A document is kept if the language scores above this."""
+
+
 class LanguageIdentification(Section):
-    """Language by fastText's lid.176 (Joulin et al. 2016, arXiv:1607.01759)."""
+    """Language by fastText's lid.176. Source: the model, Joulin et al. 2016, arXiv:1607.01759; what is kept,
+    FineWeb, arXiv:2406.17557."""
 
     languages: tuple[str, ...] = Field(default=("en",), min_length=1)
     """Languages to keep, as ISO 639 codes."""
     min_score: Share = 0.65
     """A document is kept if one of these languages scores above this."""
+    thresholds: tuple[LanguageThreshold, ...] = ()
+    """Languages to keep, too, each with a threshold of its own; one that is among `languages` goes by this
+    threshold."""
+    recorded_score: Share = 0.01
+    """Languages that score at least this are recorded for every document, kept or not."""
 
 
 class GopherRepetition(Section):
@@ -120,9 +139,9 @@ class GopherRepetition(Section):
     """Share of characters in repeated lines."""
     dup_para_char_frac: Share = 0.2
     """Share of characters in repeated paragraphs."""
-    top_n_grams: tuple[tuple[int, float], ...] = ((2, 0.2), (3, 0.18), (4, 0.16))
+    top_n_grams: tuple[tuple[NGramSize, float], ...] = ((2, 0.2), (3, 0.18), (4, 0.16))
     """(n, share of characters) of the most frequent n-gram."""
-    dup_n_grams: tuple[tuple[int, float], ...] = (
+    dup_n_grams: tuple[tuple[NGramSize, float], ...] = (
         (5, 0.15),
         (6, 0.14),
         (7, 0.13),
@@ -153,7 +172,9 @@ class GopherQuality(Section):
     max_non_alpha_words_ratio: Share = 0.8
     """Least share of words with a letter (the name is DataTrove's)."""
     min_stop_words: int = Field(default=2, ge=0)
-    """Different English stop words, at least."""
+    """Different stop words, at least."""
+    stop_words: tuple[str, ...] = STOP_WORDS
+    """Stop words, in lower case."""
 
 
 class C4Quality(Section):
@@ -194,7 +215,7 @@ class FineWebQuality(Section):
     """Line breaks per word, at most."""
 
 
-class QualityFiltering(Section):
+class QualityRules(Section):
     """Quality heuristics, in FineWeb's order."""
 
     gopher_repetition: GopherRepetition | None = GopherRepetition()
@@ -205,6 +226,58 @@ class QualityFiltering(Section):
     """C4's rules; null switches them off."""
     fineweb: FineWebQuality | None = FineWebQuality()
     """FineWeb's rules; null switches them off."""
+
+
+class LanguageRules(QualityRules):
+    """Quality heuristics for documents in one language, with the words that DataTrove tells there."""
+
+    language: str = Field(min_length=2, max_length=16)
+    """ISO 639 code, as language identification gives it."""
+
+    @model_validator(mode="after")
+    def _stop_words_are_of_the_language(self) -> "LanguageRules":
+        rules = self.gopher_quality
+        if rules and rules.min_stop_words and rules.stop_words == STOP_WORDS and self.language != "en":
+            raise ValueError(
+                f"rules for {self.language} need gopher_quality.stop_words of that language (the default "
+                "ones are English), or gopher_quality.min_stop_words=0"
+            )
+        return self
+
+
+class QualityClassifier(Section):
+    """A fastText classifier that scores documents: quality, toxicity, topic."""
+
+    name: str = Field(min_length=1, max_length=32, pattern=r"^[a-z0-9_]+$")
+    """Short name; the score is recorded as `score_<name>`, and `classifier_<name>` is the reason."""
+    path: str = Field(min_length=1)
+    """The model, a `.bin` or `.ftz` file; any fsspec URL. Only its content is part of the key."""
+    label: str = Field(min_length=1)
+    """The label whose probability is the score, without `__label__`."""
+    min_score: Share | None = None
+    """Documents that score less are removed. Empty: none."""
+    max_score: Share | None = None
+    """Documents that score more are removed. Empty: none."""
+
+
+class QualityFiltering(QualityRules):
+    """Quality heuristics, in FineWeb's order, and scores of classifiers."""
+
+    languages: tuple[LanguageRules, ...] = ()
+    """Rules for other languages. All documents in languages that are not here go by the rules above, with
+    English words."""
+    classifiers: tuple[QualityClassifier, ...] = ()
+    """Classifiers; they score every document, and remove after the rules."""
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> "QualityFiltering":
+        for kind, names in (
+            ("languages", [rules.language for rules in self.languages]),
+            ("classifiers", [one.name for one in self.classifiers]),
+        ):
+            if len(set(names)) != len(names):
+                raise ValueError(f"{kind} must differ: {', '.join(names)}")
+        return self
 
 
 class Deduplication(Section):

@@ -1,18 +1,18 @@
 """Why: what a reason removes, with excerpts, and the near misses on the kept side."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 
-from pipeline_config.curation import FineWebQuality
 from pipeline_config.errors import AuditError
 from pipeline_config.settings import Settings
-from tasks.audit.ledger import Ledger
+from tasks.audit.ledger import IDENTITY, Ledger
 from tasks.lineage import Node
 from tasks.steps.deduplication import signature_block
-from tasks.steps.quality_filtering import c4_text, deciding_value
+from tasks.steps.quality_filtering import value_column
 from tasks.steps.shards import EXCERPT_CHARACTERS
 
 Row = dict[str, Any]
@@ -69,7 +69,7 @@ def near_misses(
 ) -> tuple[list[Row], int]:
     """(documents that were kept, with the values next to the threshold; how many were looked at)."""
     kept = " UNION ALL ".join(
-        ledger.kept(node, "id", "url", "source", "text", "language", "language_score") for node in nodes
+        ledger.kept(node, *IDENTITY, "url", "text", "language", "language_score") for node in nodes
     )
     rows = ledger.rows(
         f"SELECT * FROM ({kept}) ORDER BY sha256(? || id || source), url, text LIMIT ?",
@@ -78,53 +78,40 @@ def near_misses(
     settings = Settings.model_validate(ledger.run.settings)
     if reason == "near_duplicate":
         return _most_similar(rows, settings, most), len(rows)
-    value_of = _value_of(nodes[0].stage, reason, settings)
-    if value_of is None:
-        return [], 0
-    texts = _texts_before(ledger, nodes, rows) if nodes[0].stage == "quality_filtering" else {}
-    valued = []
-    for row in rows:
-        value = value_of(row | {"text": texts.get((row["id"], row["source"]), row["text"])})
-        if value is not None:
-            valued.append(row | {"number": value})
-    if nodes[0].stage == "language_identification":  # a removed score is that of whatever language
-        removed_values = np.array([settings.language_identification.min_score])
+    if nodes[0].stage == "language_identification":
+        section = settings.language_identification
+        least = {one.language: one.min_score for one in section.thresholds}
+        values = {_identity(row): row["language_score"] for row in rows}
+        # a removed score is that of whatever language: the distance is to what the kept one had to reach
+        beyond = {_identity(row): [least.get(row["language"], section.min_score)] for row in rows}
+    elif nodes[0].stage == "quality_filtering":
+        values = _values_on_record(ledger, nodes, value_column(reason), rows)
+        beyond = dict.fromkeys(values, _removed_values(ledger, nodes, reason))
     else:
-        removed_values = _removed_values(ledger, nodes, reason)
-    valued.sort(key=lambda row: (_distance(row["number"], removed_values), row["id"]))
-    return [_shown(row, f"{row['number']:.6g}") for row in valued[:most]], len(rows)
+        return [], 0
+    valued = [row | {"number": values[key]} for row in rows if values.get(key := _identity(row)) is not None]
+    valued.sort(key=lambda row: (_distance(row["number"], beyond[_identity(row)]), row["id"]))
+    return [_shown(row, f"{row['number']:.6g}") for row in valued[:most]], len(rows) if values else 0
 
 
-def _value_of(stage: str, reason: str, settings: Settings) -> Callable[[Row], float | None] | None:
-    if stage == "language_identification":
-        return lambda row: row["language_score"]
-    if stage != "quality_filtering":
-        return None
-    quality = settings.quality_filtering
-    fineweb, c4 = quality.fineweb or FineWebQuality(), quality.c4
-
-    def value(row: Row) -> float | None:
-        text = c4_text(row["text"], c4) if c4 and reason == "too_few_sentences" else row["text"]
-        try:
-            found = deciding_value(reason, text, fineweb)
-        except (ZeroDivisionError, ValueError):
-            return None
-        return float(found) if found else None
-
-    return value
+def _identity(row: Row) -> tuple[object, ...]:
+    return tuple(row[name] for name in IDENTITY)
 
 
-def _texts_before(ledger: Ledger, nodes: list[Node], rows: list[Row]) -> dict[tuple[str, str], str]:
-    """The texts as the stage got them: its rules may have dropped lines."""
-    names = {name for node in nodes for name in node.inputs}
-    before = " UNION ALL ".join(
-        ledger.kept(node, "id", "source", "text") for node in ledger.stages if node.name in names
-    )
+def _values_on_record(
+    ledger: Ledger, nodes: list[Node], column: str, rows: list[Row]
+) -> dict[tuple[object, ...], float]:
+    """What a rule found in documents that were kept; nothing where the stage did not write it down."""
+    noted = [node for node in nodes if ledger.files(node, "annotations")]
+    files = [file for node in noted for file in ledger.files(node, "annotations")]
+    if not files or any(column not in pq.read_schema(file).names for file in files):
+        return {}
+    tables = " UNION ALL ".join(ledger.annotations(node, *IDENTITY, "fate", column) for node in noted)
     found = ledger.rows(
-        f"SELECT id, source, text FROM ({before}) WHERE id IN (SELECT unnest(?))",
+        f"SELECT * FROM ({tables}) WHERE fate = 'kept' AND id IN (SELECT unnest(?))",
         [[row["id"] for row in rows]],
     )
-    return {(row["id"], row["source"]): row["text"] for row in found}
+    return {_identity(row): row[column] for row in found}
 
 
 def _removed_values(ledger: Ledger, nodes: list[Node], reason: str) -> np.ndarray:
@@ -134,10 +121,10 @@ def _removed_values(ledger: Ledger, nodes: list[Node], reason: str) -> np.ndarra
     return np.array(sorted(float(found.group()) for found in numbers if found) or [0.0])
 
 
-def _distance(value: float, removed: np.ndarray) -> float:
+def _distance(value: float, removed: Sequence[float] | np.ndarray) -> float:
     """How far a kept value is from the nearest of the sorted removed ones: the threshold lies between."""
     place = int(np.searchsorted(removed, value))
-    return float(np.abs(removed[max(0, place - 1) : place + 1] - value).min())
+    return float(np.abs(np.asarray(removed[max(0, place - 1) : place + 1]) - value).min())
 
 
 def _most_similar(rows: list[Row], settings: Settings, most: int) -> list[Row]:

@@ -1,10 +1,11 @@
 """Why: a seeded sample of what a reason removed, and the kept documents next to the threshold."""
 
+import pyarrow as pa
 import pytest
 
 from pipeline_config.errors import AuditError
 from tasks.audit.removal_review import MOST_COMPARED, _removed_values, why
-from tasks.steps.quality_filtering import VALUES
+from tasks.steps.shards import ANNOTATION_SCHEMA
 
 SHORT = "gopher_short_doc"
 WORDS = "The plain words of a kept document go on and on with some more of them. "
@@ -43,7 +44,7 @@ def test_every_document_of_the_reason_can_be_in_the_sample_and_no_other(hand, ma
 
 def test_the_counts_are_those_of_the_stage(hand, make):
     found = why(many(hand, make), "quality_filtering", SHORT, sample=1)
-    assert (found["records"], found["compared"]) == (60, 3)
+    assert found["records"] == 60
     assert found["reasons_of_the_stage"] == [
         {"fate": "removed", "reason": SHORT, "records": 60},
         {"fate": "removed", "reason": "curly_bracket", "records": 1},
@@ -73,26 +74,34 @@ def test_an_unknown_stage_or_reason_is_refused_with_what_there_is(hand, make, st
 
 def test_near_misses_of_short_documents_are_the_kept_ones_with_the_fewest_words(tiny_ledger):
     node = tiny_ledger.node("quality_filtering")
-    ids = {row["id"] for row in tiny_ledger.rows(tiny_ledger.kept(node, "id"))}
-    before = tiny_ledger.rows(tiny_ledger.kept(tiny_ledger.node("language_identification"), "id", "text"))
-    counts = {row["id"]: VALUES[SHORT](row["text"]) for row in before if row["id"] in ids}
+    noted = tiny_ledger.rows(tiny_ledger.annotations(node, "id", "fate", SHORT))
+    counts = {row["id"]: row[SHORT] for row in noted if row["fate"] == "kept"}
     found = why(tiny_ledger, "quality_filtering", SHORT, sample=5)
     fewest = sorted(counts, key=lambda identity: (counts[identity], identity))[:5]
     assert [row["id"] for row in found["near_misses"]] == fewest
     assert [row["value"] for row in found["near_misses"]] == [f"{counts[i]:.6g}" for i in fewest]
     assert found["compared"] == len(counts) < MOST_COMPARED
-    assert min(counts.values()) >= 50 > max(float(row["value"]) for row in found["sample"])
+    assert min(counts.values()) >= 50 > max(float(row["value"].split()[0]) for row in found["sample"])
 
 
-def test_near_misses_are_valued_on_the_texts_that_the_stage_got(hand, make):
-    before = make.document("a", text=WORDS * 5)
-    first = hand.output("document_import", [before], label="web")
-    after = make.document("a", text=WORDS)
-    good = hand.output(
-        "quality_filtering", [after], [make.lost("b", SHORT, "3")], label="web", inputs=[first]
-    )
-    (near,) = why(hand.ledger(first, good), "quality_filtering", SHORT)["near_misses"]
-    assert near["value"] == str(VALUES[SHORT](before["text"]))
+def noting(make, values: dict[str, float]):
+    """Writes annotations of kept documents, with the number of words on record."""
+    schema = pa.schema([*ANNOTATION_SCHEMA, pa.field(SHORT, pa.float64())])
+    rows = [make.document(name) | {"fate": "kept", SHORT: value} for name, value in values.items()]
+    return lambda folder: make.table(folder / "annotations" / "part-00000.parquet", schema, rows)
+
+
+def test_near_misses_have_the_values_that_were_recorded(hand, make):
+    kept = [make.document(name) for name in "abc"]
+    fill = noting(make, {"a": 90, "b": 51, "c": 70})
+    good = hand.output("quality_filtering", kept, [make.lost("d", SHORT, "30 < 50")], label="web", fill=fill)
+    near = why(hand.ledger(good), "quality_filtering", SHORT)["near_misses"]
+    assert [(row["id"], row["value"]) for row in near] == [("b", "51"), ("c", "70"), ("a", "90")]
+
+
+def test_outputs_without_recorded_values_have_no_near_misses(hand, make):
+    found = why(many(hand, make), "quality_filtering", SHORT)
+    assert (found["near_misses"], found["compared"]) == ([], 0)
 
 
 def test_near_misses_of_a_language_have_the_lowest_scores(hand, make):
@@ -129,6 +138,7 @@ def test_a_reason_without_a_number_has_no_near_misses(hand, make):
     [
         pytest.param("47", 47, id="count"),
         pytest.param("0.490385", 0.490385, id="share"),
+        pytest.param("0.490385 > 0.3", 0.490385, id="share above a threshold"),
         pytest.param("1.23457e+06", 1_234_570, id="large"),
         pytest.param("1e-05", 0.00001, id="small"),
         pytest.param("0.91 of a1b2", 0.91, id="number before a name"),

@@ -1,5 +1,6 @@
 """Quality: every reason is reachable, its value lies beyond the threshold, and DataTrove decides the same."""
 
+import json
 import operator
 import random
 
@@ -13,9 +14,9 @@ from datatrove.pipeline.filters import (
 )
 
 from pipeline_config.curation import QualityFiltering
-from tasks.steps import quality_filtering
-from tasks.steps.quality_filtering import FilterQuality, quality_filters
-from tasks.steps.shards import FATE
+from tasks.steps.quality_filtering import FilterQuality, value_fields
+from tasks.steps.quality_rules import rules_of
+from tasks.steps.shards import FATE, NOTES
 
 GOLDEN = "bbd89aa2a3150ee8a3d91b217567fec0861ebe3503f831b812ab7e3c6cb13150"
 OFF = {"gopher_repetition": None, "gopher_quality": None, "c4": None, "fineweb": None}
@@ -116,25 +117,26 @@ def test_a_rule_removes_with_the_value_that_decided(
 ):
     fate = fate_of(run_step, settings_of(section, values), text)
     assert (fate.kind, fate.reason) == ("removed", reason)
+    value, side, least = fate.value.split()
+    assert (side, float(least)) == (relation, threshold)
     beyond = {"<": operator.lt, ">": operator.gt}[relation]
-    assert beyond(float(fate.value), threshold), f"{reason}: {fate.value} is not {relation} {threshold}"
+    assert beyond(float(value), threshold), f"{reason}: {fate.value} is not {relation} {threshold}"
 
 
-def test_every_reason_with_a_value_has_a_case():
-    valued = set(quality_filtering.VALUES) | set(quality_filtering.FINEWEB_VALUES)
-    assert valued <= {case[0] for case in CASES}
+def test_every_rule_has_a_case():
+    assert set(rules_of(QualityFiltering())) <= {case[0] for case in CASES}
 
 
 @pytest.mark.parametrize("section", ["gopher_repetition", "fineweb"])
-def test_an_empty_text_is_removed_without_a_value(run_step, section):
+def test_an_empty_text_is_removed(run_step, section):
     fate = fate_of(run_step, settings_of(section, {}), "")
-    assert (fate.kind, fate.reason, fate.value) == ("removed", "empty", "")
+    assert (fate.kind, fate.reason) == ("removed", "empty")
 
 
 @pytest.mark.parametrize("section", OFF)
 def test_a_section_that_is_null_removes_nothing(run_step, section):
     settings = QualityFiltering.model_validate(OFF)
-    assert quality_filters(settings) == []
+    assert rules_of(settings) == {}
     for _, of, _, text, *_ in CASES:
         assert of != section or fate_of(run_step, settings, text) is None
 
@@ -145,10 +147,38 @@ def test_a_settings_change_reaches_the_rule(run_step):
 
 
 def test_the_first_rule_in_finewebs_order_is_the_reason(run_step):
-    blocks = [type(block) for block in quality_filters(QualityFiltering())]
-    assert blocks == [GopherRepetitionFilter, GopherQualityFilter, C4QualityFilter, FineWebQualityFilter]
     fate = fate_of(run_step, QualityFiltering(), lines(SENTENCE, SENTENCE, "{"))
-    assert (fate.reason, fate.value) == ("dup_line_frac", "0.333333")
+    assert (fate.reason, fate.value) == ("dup_line_frac", "0.333333 > 0.3")
+
+
+@pytest.mark.parametrize(("section", "text"), sorted({(case[1], case[3]) for case in CASES}))
+def test_every_rules_value_is_recorded_of_every_document(run_step, section, text):
+    settings = QualityFiltering()
+    [document] = run_step(FilterQuality(settings), [Document(text=text, id="x", metadata={})])
+    notes, measured = document.metadata[NOTES], {field.name for field in value_fields(settings)}
+    rules = rules_of(settings)
+    assert set(notes) == measured or document.metadata[FATE].reason == "empty" or left_nothing(notes)
+    broken = {
+        name
+        for name, (side, threshold) in rules.items()
+        if (value := notes.get(name)) is not None
+        and (value > threshold if side == ">" else value < threshold)
+    }
+    fate = document.metadata.get(FATE)
+    assert (fate.reason in broken) if fate else not broken
+
+
+def left_nothing(notes) -> bool:
+    """Whether C4's rules dropped all lines, so that FineWeb's have nothing to measure."""
+    return notes["too_few_sentences"] == 0 and "list_ratio" not in notes
+
+
+def test_a_column_says_where_values_are_removed():
+    german = {"language": "de", "gopher_quality": {"min_doc_words": 40, "stop_words": ["und"]}}
+    settings = QualityFiltering.model_validate({"languages": [german]})
+    fields = {field.name: field.metadata for field in value_fields(settings)}
+    assert json.loads(fields["gopher_short_doc"][b"removes"]) == {"": "< 50", "de": "< 40"}
+    assert fields["c4_dropped_lines"] is None
 
 
 def test_c4_drops_lines_of_a_document_that_it_keeps(run_step):

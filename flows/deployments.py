@@ -28,6 +28,7 @@ from flows.command_line import fail
 from flows.evaluate import evaluate
 from flows.prepare_tokens import prepare_tokens
 from flows.pretrain import pretrain
+from flows.train_classifier import train_classifier
 from flows.train_language_model import train_language_model
 from pipeline_config.errors import ServiceError, SettingsError, TokenmillError
 from pipeline_config.presets import load_settings, preset_names
@@ -52,7 +53,7 @@ def deployments(presets: Sequence[str], pool: str = "", gpu_pool: str = "") -> I
             yield _deployment(flow, settings.name, where, parameters=_form(settings), tags=[settings.name])
         if any(is_pattern(source) for source in settings.sources):
             yield _reprocessing(settings, pool)
-    for flow in (*QUESTIONS, reprocess.takedown):
+    for flow in (*QUESTIONS, reprocess.takedown, train_classifier):
         yield _deployment(flow, "tokenmill", pool)
     yield _deployment(evaluate, "tokenmill", pool, triggers=[on_new_checkpoint()])
 

@@ -8,11 +8,9 @@ Source: Joulin et al. 2016, arXiv:1607.01759; for quality filtering DataComp-LM 
 arXiv:2406.11794).
 """
 
-import contextlib
 import functools
 import hashlib
 import json
-import os
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -75,8 +73,8 @@ def score(model: _FastText, text: str, label: str) -> float:
 
 
 def one_line(text: str) -> str:
-    """A text as fastText reads it: without line breaks, which end a text there."""
-    return " ".join(text.split("\n"))
+    """A text as fastText reads it: without line breaks, which end a text there, and without labels."""
+    return text.replace("\n", " ").replace(PREFIX, " ")
 
 
 @functools.lru_cache(maxsize=8)
@@ -198,8 +196,6 @@ def main(arguments: list[str] | None = None) -> None:
     except SourceError as error:
         sys.exit(f"SourceError: {error}")
     (folder / METRICS).write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", "utf-8")
-    with contextlib.suppress(OSError):
-        os.sync()
 
 
 if __name__ == "__main__":

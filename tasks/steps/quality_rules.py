@@ -10,6 +10,7 @@ import functools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from datatrove.pipeline.filters.c4_filters import (
     CITATION_REGEX,
@@ -34,8 +35,7 @@ SIGNS = ("[", "{", "lorem ipsum", "javascript", *POLICY_SUBSTRINGS)  # of citati
 ABOVE, BELOW = ">", "<"
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """What a rule compared with its threshold, and whether the document breaks it.
 
     `side` is where broken values lie; `value` is None where the text has nothing to measure.
@@ -172,12 +172,13 @@ def c4_lines(text: str, tool: RuleWords | OtherWords, settings: C4Quality) -> C4
     pages = {"lorem_ipsum": 0, "curly_bracket": 0}
     first = None
     lower = text.lower()
-    plain = not any(sign in lower for sign in SIGNS)
+    is_plain = not settings.filter_no_terminal_punct and not any(sign in lower for sign in SIGNS)
     for number, whole in enumerate(text.splitlines()):
-        words = whole.split()
+        words, stripped = whole.split(), whole.strip()
         kept.counts.append(len(words))
-        stripped = whole.strip()
-        line, verdict = _c4_line(stripped, words, settings, plain)
+        line, verdict = (
+            _word_counts(stripped, words, settings) if is_plain else _c4_line(stripped, words, settings)
+        )
         if verdict is None:
             kept.lines.append(line)
             is_same = line is stripped and " ".join(words) == line
@@ -198,14 +199,20 @@ def c4_lines(text: str, tool: RuleWords | OtherWords, settings: C4Quality) -> C4
     return C4Lines("\n".join(kept.lines).strip(), reason, findings, dropped, words)
 
 
-def _c4_line(line: str, words: list[str], settings: C4Quality, plain: bool) -> tuple[str, str | None]:
-    """(the line without citations, why it is dropped or its document removed).
+def _word_counts(line: str, words: list[str], settings: C4Quality) -> tuple[str, str | None]:
+    """The same as `_c4_line`, of a text that holds none of the signs."""
+    if len(words) < settings.min_words_per_line:
+        return line, "too_few_words"
+    return line, "too_long_word" if _has_long_word(line, words, settings.max_word_length) else None
 
-    Args:
-        plain: whether the text holds nothing that only some lines have.
-    """
-    longest = settings.max_word_length
-    if longest != -1 and len(line) > longest and any(len(word) > longest for word in words):
+
+def _has_long_word(line: str, words: list[str], longest: int) -> bool:
+    return longest != -1 and len(line) > longest and any(len(word) > longest for word in words)
+
+
+def _c4_line(line: str, words: list[str], settings: C4Quality) -> tuple[str, str | None]:
+    """(the line without citations, why it is dropped or its document removed)."""
+    if _has_long_word(line, words, settings.max_word_length):
         return line, "too_long_word"
     if settings.remove_citations and "[" in line:
         line = CITATION_REGEX.sub("", line)
@@ -213,8 +220,6 @@ def _c4_line(line: str, words: list[str], settings: C4Quality, plain: bool) -> t
         return line, "no_terminal_punctuation"
     if len(words) < settings.min_words_per_line:
         return line, "too_few_words"
-    if plain:
-        return line, None
     lower = line.lower()
     if settings.filter_lorem_ipsum and "lorem ipsum" in lower:
         return line, "lorem_ipsum"

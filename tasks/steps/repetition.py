@@ -58,6 +58,8 @@ def _repeated(places: np.ndarray, codes: np.ndarray) -> tuple[np.ndarray, np.nda
     Where no code occurs twice, the first of all n-grams is the most frequent one.
     """
     clash = _clashing(codes)
+    if not len(clash):
+        return places[:0], codes[:0], (0, 1)
     places, codes = places[clash], codes[clash]
     ordered = np.sort(codes)
     starts = np.append(np.flatnonzero(_begins(ordered)), len(ordered))

@@ -21,6 +21,7 @@ FORMS = {
     "audit-what-if": ["overrides", "sample", "seed", "run"],
     "audit-flush": [],
     "takedown": ["takedown_list", "run", "retrain"],
+    "train-classifier": ["positive", "negative", "training"],
 }
 
 

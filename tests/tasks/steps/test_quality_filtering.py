@@ -18,7 +18,7 @@ from tasks.steps.quality_filtering import FilterQuality, value_fields
 from tasks.steps.quality_rules import rules_of
 from tasks.steps.shards import FATE, NOTES
 
-GOLDEN = "bbd89aa2a3150ee8a3d91b217567fec0861ebe3503f831b812ab7e3c6cb13150"
+GOLDEN = "f17461b6db8e6e95d6934722a7264764baa12407c2b589ebf379fe2f087a6026"
 OFF = {"gopher_repetition": None, "gopher_quality": None, "c4": None, "fineweb": None}
 NO_TOP = {"top_n_grams": ()}
 SENTENCE = "The harbour of the old town was quiet that morning and the boats were still asleep."

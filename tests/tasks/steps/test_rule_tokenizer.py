@@ -9,7 +9,7 @@ from datatrove.utils.word_tokenizers import load_word_tokenizer
 from tasks.steps.rule_tokenizer import MARGIN, RuleTokenizer, is_rule_based
 
 PARTS = """
-'s n't km US$ http:// www. a.b co.uk ... -- °C @x.com :) :( ^_^ Mr. a.m. e.g. I'm 1.000,5 km² 
+'s n't km US$ http:// www. a.b co.uk ... -- °C @x.com :) :( ^_^ Mr. a.m. e.g. I'm 1.000,5 km²
 don't word Word, etc.
 """
 SIGNS = [

@@ -37,8 +37,8 @@ class ClassifierTraining(Section):
     def _memory_is_fresh(self) -> "ClassifierTraining":
         """fastText 0.9.2 with one thread fills a tenth of its first matrix and leaves the rest as memory is.
 
-        Memory of more than 32 MB is always new, and zero (glibc's largest mmap threshold): then the same texts
-        give the same model. Smaller matrices may hold anything.
+        Memory of more than 32 MB is always new, and zero (glibc's largest mmap threshold): then the same
+        texts give the same model. Smaller matrices may hold anything.
         """
         if self.dimensions * self.buckets * 4 < SMALLEST_MATRIX_BYTES:
             raise ValueError(

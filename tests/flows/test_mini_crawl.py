@@ -18,9 +18,16 @@ import pyarrow.parquet as pq
 import pytest
 from datatrove.data import Document
 from datatrove.pipeline.extractors import Trafilatura
+from datatrove.pipeline.filters import (
+    C4QualityFilter,
+    FineWebQualityFilter,
+    GopherQualityFilter,
+    GopherRepetitionFilter,
+    LanguageFilter,
+)
 
 from flows.build_corpus import build_corpus
-from pipeline_config.curation import UrlFiltering
+from pipeline_config.curation import LanguageIdentification, QualityFiltering, UrlFiltering
 from pipeline_config.presets import load_settings
 from tasks.audit.ledger import Ledger as AuditLedger
 from tasks.audit.trace import trace
@@ -29,7 +36,10 @@ from tasks.lineage import find_run
 from tasks.reports.corpus_statistics import corpus_statistics
 from tasks.reports.figures import sankey_links
 from tasks.steps.charset import decode_page
+from tasks.steps.language_identification import IdentifyLanguage, PackagedLid
+from tasks.steps.quality_filtering import FilterQuality
 from tasks.steps.selection import Selector
+from tasks.steps.shards import FATE
 from tasks.steps.url_filtering import FilterUrls
 from tasks.steps.warc_records import read_record
 from tasks.store import MANIFEST, Store
@@ -231,6 +241,62 @@ def test_texts_are_those_of_datatroves_extractor(ledger: Ledger, crawl_home: Pat
             record = read_record(file.read(row["warc_length"]))
             html = decode_page(record.payload, record.content_type).text
         assert engine.extract(html) == row["text"]
+
+
+def texts_of(crawl_home: Path, stage: str) -> list[dict[str, Any]]:
+    """The documents that a stage kept, of both snapshots."""
+    return [
+        row
+        for path in sorted(crawl_home.glob(f"store/{stage}/*/documents/*"))
+        for row in pq.read_table(path).to_pylist()
+    ]
+
+
+def test_quality_decides_on_every_document_as_datatroves_filters(crawl_home: Path):
+    theirs = [
+        GopherRepetitionFilter(),
+        GopherQualityFilter(),
+        C4QualityFilter(filter_no_terminal_punct=False),
+        FineWebQualityFilter(),
+    ]
+    rows, ours, reasons = (
+        texts_of(crawl_home, "language_identification"),
+        FilterQuality(QualityFiltering()),
+        set(),
+    )
+    assert len(rows) > 1500
+    for row in rows:
+        document, twin = (Document(text=row["text"], id=row["id"], metadata={}) for _ in range(2))
+        fate = ours.decide(document)
+        verdicts = (block.filter(twin) for block in theirs)
+        verdict = next((verdict for verdict in verdicts if verdict is not True), (True, None))
+        assert (fate and fate.reason, document.text) == (verdict[1], twin.text), row["id"]
+        reasons.add(verdict[1])
+    assert len(reasons) > 15, reasons
+
+
+def test_languages_are_told_of_every_document_as_by_datatroves_filter(crawl_home: Path):
+    theirs = LanguageFilter(languages=["en"])
+    theirs.model = PackagedLid(["en"])
+    rows = texts_of(crawl_home, "text_extraction")
+    made = [Document(text=row["text"], id=row["id"], metadata={}) for row in rows]
+    for document in IdentifyLanguage(LanguageIdentification()).run(iter(made)):
+        twin = Document(text=document.text, id=document.id)
+        assert (FATE not in document.metadata) is bool(theirs.filter(twin))
+        assert {name: document.metadata[name] for name in twin.metadata} == twin.metadata
+    assert len(rows) > 3000
+
+
+def test_every_document_has_the_values_that_decided(audited: AuditLedger, ledger: Ledger):
+    node = audited.node("quality_filtering")
+    rows = audited.rows(audited.annotations(node, "id", "reason", "gopher_short_doc", "line_punct_ratio"))
+    read = audited.store.report(node.output)["read"]
+    assert len({row["id"] for row in rows}) == len(rows) == read
+    for row in rows:
+        stage, reason, lost = ledger[row["id"]]
+        assert row["reason"] == (reason if stage == "quality_filtering" and reason != "kept" else None)
+        if reason in ("gopher_short_doc", "line_punct_ratio"):
+            assert lost["value"].split()[0] == f"{row[reason]:.6g}"
 
 
 def test_identical_recrawls_that_reach_deduplication_are_removed(ledger: Ledger, shared_data: Path):

@@ -12,6 +12,7 @@ from datatrove.pipeline.filters import (
     GopherQualityFilter,
     GopherRepetitionFilter,
 )
+from pydantic import ValidationError
 
 from pipeline_config.curation import QualityFiltering
 from tasks.steps.quality_filtering import FilterQuality, value_fields
@@ -208,24 +209,109 @@ def odd_texts(prose, number: int) -> list[str]:
     return [choose.choice(changes)(prose(choose.randrange(2, 30), seed=n)) for n in range(number)]
 
 
-def test_decisions_and_texts_are_those_of_datatroves_filters(run_step, prose):
-    """The filters are built from DataTrove's own defaults here, with FineWeb's one change."""
-    theirs = [
+@pytest.fixture(scope="module")
+def theirs():
+    """DataTrove's filters built from their own defaults, with FineWeb's one change."""
+    return [
         GopherRepetitionFilter(),
         GopherQualityFilter(),
         C4QualityFilter(filter_no_terminal_punct=False),
         FineWebQualityFilter(),
     ]
-    texts = odd_texts(prose, 150)
-    ours = run_step(FilterQuality(QualityFiltering()), [Document(text=text, id="x") for text in texts])
+
+
+def compare(run_step, theirs, texts: list[str], settings=None) -> set[str | None]:
+    """Checks that reasons and texts are the same; the reasons."""
+    step = FilterQuality(settings or QualityFiltering())
+    ours = run_step(step, [Document(text=text, id="x", metadata={}) for text in texts])
     reasons = set()
     for text, document in zip(texts, ours, strict=True):
         twin, fate = Document(text=text, id="x"), document.metadata.get(FATE)
         verdicts = (block.filter(twin) for block in theirs)
         verdict = next((verdict for verdict in verdicts if verdict is not True), (True, None))
-        assert (fate and fate.reason, document.text) == (verdict[1], twin.text)
+        assert (fate and fate.reason, document.text) == (verdict[1], twin.text), repr(text[:200])
         reasons.add(verdict[1])
+    return reasons
+
+
+def test_decisions_and_texts_are_those_of_datatroves_filters(run_step, prose, theirs):
+    reasons = compare(run_step, theirs, odd_texts(prose, 150))
     assert len(reasons) >= 8, reasons
+
+
+GOOD = lines(*[f"{text} He said so, and they have not been to the sea with her." for text in OTHERS])
+EDGES = {
+    "nothing": ["", " ", "\n\n\n", "\x00", "\u2028", "\r\n\r\n", "\x1c\x1d", "\ufeff"],
+    "only signs": ["." * 500, "?!" * 99, "- - - " * 40, "😀" * 300, "( " * 200, "\u0301" * 50, "，。" * 40],
+    "no blanks": ["x" * 100_000, "中文字" * 500, "a.b" * 999, "a-b" * 500, "http://a.b/" * 99],
+    "empty lines": [GOOD.replace("\n", "\n\n\n"), "\n \n" + GOOD + "\n\t\n", lines(GOOD, "", "", GOOD)],
+    "other line ends": [GOOD.replace("\n", end) for end in ("\r\n", "\r", "\x85", "\u2028", "\x0b", "\n\r")],
+    "other blanks": [GOOD.replace(" ", blank) for blank in ("\xa0", "\t", "  ", " \u2003 ", "\u200b")],
+    "long lines": [GOOD.replace("\n", " ") * 60, ("word " * 9 + "end. ") * 4000, GOOD + "\n" + "x" * 1001],
+    "faces": [GOOD.replace(".", f". {face}") for face in (") :)", ":) :(", ":-) '", "' '", ": )")],
+    "zeros": [GOOD.replace("the", "th\x00e"), GOOD + "\x00", "\x00 " * 100],
+    "other scripts": [
+        "Это предложение. И ещё одно предложение здесь. " * 20,
+        "これは文です。" * 50,
+        "هذه جملة۔ " * 60,
+    ],
+    "citations": [
+        GOOD.replace(".", ".[1] [2]"),
+        GOOD.replace("has", "[edit] has"),
+        "use[1] cookies x\n" + GOOD,
+    ],
+    "bullets": [GOOD.replace("Line", "- Line"), GOOD.replace("Line", " • Line"), GOOD.replace(".", "…")],
+    "signs of C4": [GOOD + end for end in ("\nLOREM IPSUM dolor sit", "\na {", "\nJavaScript is off now")],
+    "words of spaCy": [GOOD.replace("something", word) for word in ("IS_ALPHAx", "nsubj", "PROPN", "ORTH")],
+}
+
+
+@pytest.mark.parametrize("kind", EDGES)
+def test_decisions_on_edge_cases_are_those_of_datatroves_filters(run_step, theirs, kind):
+    compare(run_step, theirs, EDGES[kind])
+
+
+def test_decisions_on_random_characters_are_those_of_datatroves_filters(run_step, theirs):
+    choose = random.Random(11)
+    alphabet = [
+        *"abc AB .,:;)('-\n\n\r\t0[]{}#…•\x00😀中é\xa0",
+        "the ",
+        "and ",
+        " of ",
+        "end. ",
+        ":) ",
+        "...",
+        "\n\n",
+    ]
+    texts = ["".join(choose.choices(alphabet, k=choose.randrange(800))) for _ in range(150)]
+    loose = {
+        "min_doc_words": 1,
+        "min_stop_words": 0,
+        "max_non_alpha_words_ratio": 0.2,
+        "min_avg_word_length": 1,
+    }
+    theirs = [GopherQualityFilter(**loose), *theirs[2:]]
+    settings = QualityFiltering.model_validate({"gopher_repetition": None, "gopher_quality": loose})
+    assert len(compare(run_step, theirs, texts, settings)) >= 5
+
+
+def test_a_language_has_rules_and_words_of_its_own(run_step):
+    german = {"language": "de", "gopher_quality": {"stop_words": ["und", "der"], "min_doc_words": 5}}
+    settings = QualityFiltering.model_validate(
+        {**OFF, "languages": [german | dict.fromkeys(set(OFF) - {"gopher_quality"})]}
+    )
+    made = [
+        Document(text="Der Hund und der Mann. Sie gehen z.B. heim.", id="a", metadata={"language": "de"}),
+        Document(text="Nur vier Wörter hier", id="b", metadata={"language": "de"}),
+        Document(text="Only four words here", id="c", metadata={"language": "en"}),
+    ]
+    fates = [document.metadata.get(FATE) for document in run_step(FilterQuality(settings), made)]
+    assert [fate and fate.reason for fate in fates] == [None, "gopher_short_doc", None]
+
+
+def test_english_stop_words_for_another_language_are_refused():
+    with pytest.raises(ValidationError, match=r"need gopher_quality\.stop_words of that language"):
+        QualityFiltering.model_validate({"languages": [{"language": "de"}]})
 
 
 def test_golden(run_step, behaviour, fixed_documents):

@@ -102,7 +102,9 @@ def test_records_that_share_a_member_fail_with_what_to_do(read):
     assert "warcio recompress" in documents[0].metadata[FATE].value
 
 
-@pytest.mark.parametrize("data", [b"", HTML, gzip.compress(HTML), bytes(5000)])
+@pytest.mark.parametrize(
+    "data", [b"", HTML, gzip.compress(HTML), bytes(5000)], ids=["empty", "page", "compressed page", "zeros"]
+)
 def test_a_file_that_holds_no_record_is_refused_by_name(read, data):
     with pytest.raises(SourceError, match=r"crawl\.warc\.gz is not a WARC file"):
         read(data)

@@ -85,7 +85,9 @@ def test_a_wrong_length_and_another_digest_is_a_damaged_record():
         read_record(record(length=1, WARC_Block_Digest=f"sha1:{wrong}"))
 
 
-@pytest.mark.parametrize("data", [record(b"x" * 5_000_000), gzip.compress(record(bytes(9_000_000)))])
+@pytest.mark.parametrize(
+    "data", [record(b"x" * 5_000_000), gzip.compress(record(bytes(9_000_000)))], ids=["plain", "compressed"]
+)
 def test_a_record_above_the_limit_is_refused(data):
     with pytest.raises(RecordFailed, match="payload_too_large"):
         read_record(data, Limits(max_bytes=1_000_000))

@@ -28,7 +28,8 @@ from pipeline_config.curation import (
     QualityRules,
 )
 from tasks.steps.repetition import duplicated_n_gram_characters, duplicates, top_n_gram_characters
-from tasks.steps.words import KeptLines, OtherWords, RuleWords, Words
+from tasks.steps.vocabulary import Words
+from tasks.steps.words import KeptLines, OtherWords, RuleWords
 
 PARAGRAPH_BREAK = re.compile(r"\n{2,}")
 SIGNS = ("[", "{", "lorem ipsum", "javascript", *POLICY_SUBSTRINGS)  # of citations and lines that are dropped

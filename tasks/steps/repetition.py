@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tasks.steps.words import Words
+from tasks.steps.vocabulary import Words
 
 MULTIPLIER, SLOT_BITS = 0x9E3779B97F4A7C15, 15  # slots by the upper bits of a product (Knuth, section 6.4)
 SLOTS = np.zeros(1 << SLOT_BITS, np.int32)  # which code came last into a slot; whatever it held before

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from flows.build_corpus import build_corpus
-from pipeline_config.errors import SourceError
+from pipeline_config.errors import CanaryError, SourceError
 from pipeline_config.presets import load_settings
 from tasks.steps.sample_crawl import warc_record
 
@@ -64,7 +64,6 @@ RECORD = warc_record("https://a.example/", b"<p>" + bytes(range(32, 127)) * 400)
 BAD_FILES = [
     pytest.param(None, "there is no file", id="missing file"),
     pytest.param(b"", "is empty", id="empty WARC"),
-    pytest.param(RECORD[:-20], "is cut off", id="truncated gzip"),
     pytest.param(b"<html><p>Hello</html>", "is not a WARC file", id="a page"),
     pytest.param(gzip.compress(b"<html><p>Hello</html>"), "is not a WARC file", id="a compressed page"),
 ]
@@ -80,11 +79,18 @@ def test_a_bad_input_file_is_named(home: Path, tmp_path: Path, content: bytes | 
     assert not half_made(home)
 
 
-def test_an_error_in_a_run_is_the_last_line_and_the_exit_code(command: Start, tmp_path: Path):
+def test_a_file_of_which_too_little_is_left_ends_the_run(home: Path, tmp_path: Path):
     (tmp_path / "page.warc.gz").write_bytes(RECORD[:-20])
+    with pytest.raises(CanaryError, match=r"crawl: 1 of 1 records failed .*: cut_off 1"):
+        build_corpus(load_settings(crawl_preset(tmp_path)))
+    assert not half_made(home)
+
+
+def test_an_error_in_a_run_is_the_last_line_and_the_exit_code(command: Start, tmp_path: Path):
+    (tmp_path / "page.warc.gz").write_bytes(b"<html><p>Hello</html>")
     code, errors = run(command, tmp_path / "home", preset=crawl_preset(tmp_path))
     last_line = errors.strip().splitlines()[-1]
     assert code == 1
     assert last_line.startswith("error: ")
-    assert "page.warc.gz is cut off" in last_line
+    assert "page.warc.gz is not a WARC file" in last_line
     assert not half_made(tmp_path / "home")

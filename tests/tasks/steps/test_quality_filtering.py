@@ -292,7 +292,8 @@ def test_decisions_on_random_characters_are_those_of_datatroves_filters(run_step
     }
     theirs = [GopherQualityFilter(**loose), *theirs[2:]]
     settings = QualityFiltering.model_validate({"gopher_repetition": None, "gopher_quality": loose})
-    assert len(compare(run_step, theirs, texts, settings)) >= 5
+    reasons = compare(run_step, theirs, texts, settings)
+    assert len(reasons) >= 4, reasons
 
 
 def test_a_language_has_rules_and_words_of_its_own(run_step):

@@ -108,7 +108,12 @@ def test_the_recipe_is_that_of_the_corpus(described: Row, tiny_run: SimpleNamesp
     left_out |= {"corpus_publication", "model_publication"}
     assert recipe.keys() == settings.keys() - left_out
     for name in recipe.keys() - {"sources"}:
-        assert recipe[name] == settings[name]
+        places = {"ut1"} if name == "url_filtering" else set()
+        assert (
+            recipe[name] == {field: value for field, value in settings[name].items() if field not in places}
+            if isinstance(settings[name], dict)
+            else recipe[name] == settings[name]
+        )
     assert recipe["sources"].keys() == {"documentation"}
     assert not {"base", "takedown"} & recipe["sources"]["documentation"].keys()
 

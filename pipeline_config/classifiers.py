@@ -1,10 +1,8 @@
 """The settings of classifiers that are trained from labelled texts."""
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from pipeline_config.section import Count, Section, Share
-
-SMALLEST_MATRIX_BYTES = 33_600_000  # more than 32 MiB
 
 
 class ClassifierTraining(Section):
@@ -25,24 +23,10 @@ class ClassifierTraining(Section):
     min_word_count: Count = 1
     """Rarer words are left out."""
     buckets: int = Field(default=200_000, ge=1, le=10_000_000)
-    """Rows for the vectors of n-grams; times `dimensions` at least 8.4 million."""
+    """Rows for the vectors of n-grams."""
     max_documents: Count = 1_000_000
     """Documents of each set to take at most, in their order."""
     held_out_share: Share = 0.1
     """Share of the documents that the model is measured on instead, by a hash of the id."""
     seed: int = Field(default=0, ge=0, lt=2**31)
     """Seed of the model and of the choice of documents to measure on."""
-
-    @model_validator(mode="after")
-    def _memory_is_fresh(self) -> "ClassifierTraining":
-        """fastText 0.9.2 with one thread fills a tenth of its first matrix and leaves the rest as memory is.
-
-        Memory of more than 32 MB is always new, and zero (glibc's largest mmap threshold): then the same
-        texts give the same model. Smaller matrices may hold anything.
-        """
-        if self.dimensions * self.buckets * 4 < SMALLEST_MATRIX_BYTES:
-            raise ValueError(
-                f"dimensions {self.dimensions} times buckets {self.buckets} must be at least "
-                f"{SMALLEST_MATRIX_BYTES // 4:,}, or the model would not be reproducible"
-            )
-        return self

@@ -9,13 +9,13 @@ from pipeline_config.processes import bound_command
 from tasks.child import ChildFailed, run_child
 from tasks.run import Run
 from tasks.stage import Report, Stage, Work
-from tasks.steps.classifier import METRICS
+from tasks.steps.classifier import METRICS, ZEROED_MEMORY
 from tasks.store import StageOutput, write_json
 
 STAGE = Stage(
     "classifier",
     "Train classifier",
-    version=1,
+    version=2,
     libraries=("fasttext-numpy2-wheel", "pyarrow"),
     artifacts=(METRICS,),
 )
@@ -42,7 +42,8 @@ def _build(work: Work) -> Report:
     }
     write_json(scratch / "config.json", config)
     try:
-        run_child(bound_command("tasks.steps.classifier", str(scratch / "config.json")), rules=work.rules)
+        command = bound_command("tasks.steps.classifier", str(scratch / "config.json"))
+        run_child(command, environment=ZEROED_MEMORY, rules=work.rules)
     except ChildFailed as failure:
         if "SourceError: " in failure.output:
             raise SourceError(failure.output.rpartition("SourceError: ")[2].strip()) from None

@@ -2,7 +2,8 @@
 
     python -m tasks.steps.classifier CONFIG.json
 
-trains in a process of its own, on one thread with a fixed seed, so that the same texts give the same model.
+trains in a process of its own, on one thread with a fixed seed and memory that starts as zeros, so that the
+same texts give the same model.
 
 Source: Joulin et al. 2016, arXiv:1607.01759; for quality filtering DataComp-LM (Li et al. 2024,
 arXiv:2406.11794).
@@ -11,6 +12,7 @@ arXiv:2406.11794).
 import functools
 import hashlib
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,11 +25,17 @@ from fasttext.FastText import _FastText
 
 from pipeline_config.classifiers import ClassifierTraining
 from pipeline_config.curation import QualityClassifier
-from pipeline_config.errors import SettingsError, SourceError, reading_error
+from pipeline_config.errors import SettingsError, SourceError, StageError, reading_error
 from tasks.steps.shards import Fate, read_documents, removed
 
 PREFIX = "__label__"
 MODEL, METRICS = "model.bin", "metrics.json"
+ZEROED_MEMORY = {"MALLOC_PERTURB_": "255"}
+"""Environment in which all new memory is zero (mallopt(3), M_PERTURB).
+
+fastText 0.9.2 with one thread fills a tenth of its first matrix with random numbers and leaves the rest as it
+is: by chance what was there before, which is no number at times.
+"""
 DECISION = 0.5  # the score from which a document counts as positive in the figures of held-out documents
 
 
@@ -131,7 +139,10 @@ def train(sets: dict[str, Sequence[str]], settings: ClassifierTraining, folder: 
 
     Raises:
         SourceError: a label has no documents to train on, or none to measure on.
+        StageError: this process was started without `ZEROED_MEMORY`.
     """
+    if any(os.environ.get(name) != value for name, value in ZEROED_MEMORY.items()):
+        raise StageError(f"a classifier is trained in an environment with {ZEROED_MEMORY}; this one lacks it")
     training, held_out = folder / "training.txt", []
     counts = dict.fromkeys(sets, 0)
     with training.open("w", encoding="utf-8") as file:

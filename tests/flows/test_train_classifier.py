@@ -11,11 +11,11 @@ from pipeline_config.classifiers import ClassifierTraining
 from pipeline_config.errors import SettingsError
 from pipeline_config.settings import Settings, Source
 from tasks.document_import import import_documents
-from tasks.lineage import find_run
+from tasks.lineage import all_runs
 from tasks.quality_filtering import filter_quality
 from tasks.run import open_run
 
-SETTINGS = ClassifierTraining(dimensions=10, buckets=840_000, epochs=10, learning_rate=0.5)
+SETTINGS = ClassifierTraining(dimensions=10, buckets=1000, epochs=10, learning_rate=0.5)
 
 
 def source(folder: Path, name: str, words: str) -> Source:
@@ -37,7 +37,7 @@ def test_a_trained_classifier_is_recorded_and_found_again(sets, home):
     assert first["precision of sea"] == first["recall of city"] == 1.0
     assert train_classifier(*sets, SETTINGS) == first
     assert len(list((home / "store" / "classifier").glob("*/manifest.json"))) == 1
-    record = find_run("latest")
+    record = all_runs()[-1]
     assert [node.stage for node in record.nodes] == ["document_import", "document_import", "classifier"]
     assert len(record.last("classifier").inputs) == 2
 

@@ -58,7 +58,7 @@ def finished(stack: Stack, *runs: UUID) -> list[FlowRun]:
 def test_all_flows_are_registered_with_their_forms(pools: Stack):
     with pools.client() as client:
         deployments = client.read_deployments()
-    assert len(deployments) == 13
+    assert len(deployments) == 14
     assert all(deployment.pull_steps == [] for deployment in deployments)
     training = next(d for d in deployments if d.entrypoint and d.entrypoint.endswith("train_language_model"))
     assert training.work_pool_name == "process-gpu"

@@ -82,9 +82,9 @@ def test_a_host_that_looks_like_an_address_never_raises(host):
 @pytest.mark.parametrize("start", ["http://", "http://a.example/", "http://a.example/?"])
 def test_a_very_long_url_takes_time_in_proportion(start, part):
     """100 kB within seconds of CPU time: anything quadratic would take minutes."""
-    began = time.process_time()
+    began = time.thread_time()
     canonical_url(start + part * (100_000 // len(part)))
-    assert time.process_time() - began < 10
+    assert time.thread_time() - began < 10
 
 
 def test_tracking_does_not_tell_urls_apart_and_nothing_else_is_thrown_together(shared_data):

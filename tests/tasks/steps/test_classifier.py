@@ -3,17 +3,17 @@
 import hashlib
 import json
 import random
+import sys
 from pathlib import Path
 
 import pytest
 from datatrove.data import Document
-from pydantic import ValidationError
 
 from pipeline_config.classifiers import ClassifierTraining
 from pipeline_config.curation import QualityFiltering
-from pipeline_config.errors import SettingsError, SourceError
-from tasks.steps import classifier
-from tasks.steps.classifier import METRICS, MODEL, is_held_out, load_model, one_line, train
+from pipeline_config.errors import SettingsError, SourceError, StageError
+from tasks.child import run_child
+from tasks.steps.classifier import METRICS, MODEL, ZEROED_MEMORY, is_held_out, load_model, one_line, train
 from tasks.steps.quality_filtering import FilterQuality, value_fields
 from tasks.steps.shards import FATE, NOTES, WriteShard
 
@@ -21,7 +21,7 @@ WORDS = {
     "sea": "boats harbour salt wind waves fish anchor island sail tide".split(),  # noqa: SIM905
     "city": "tram street shop office tower market bridge square bus lamp".split(),  # noqa: SIM905
 }
-SMALL = ClassifierTraining(dimensions=10, buckets=840_000, epochs=10, learning_rate=0.5)
+SMALL = ClassifierTraining(dimensions=10, buckets=1000, epochs=10, learning_rate=0.5)
 OFF = {"gopher_repetition": None, "gopher_quality": None, "c4": None, "fineweb": None}
 
 
@@ -43,10 +43,16 @@ def sets(tmp_path_factory, run_step) -> dict[str, list[str]]:
 
 @pytest.fixture(scope="module")
 def trained(sets, tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("model")
-    config = {"sets": sets, "settings": SMALL.model_dump(mode="json"), "folder": str(folder)}
-    (folder / "config.json").write_text(json.dumps(config))
-    classifier.main([str(folder / "config.json")])
+    return trained_in(tmp_path_factory.mktemp("model"), sets)
+
+
+def trained_in(folder: Path, sets: dict[str, list[str]], settings: ClassifierTraining = SMALL) -> Path:
+    """The folder, with a model that a process of its own trained, as the stage has it."""
+    path = folder / "config.json"
+    config = {"sets": sets, "settings": settings.model_dump(mode="json"), "folder": str(folder)}
+    path.write_text(json.dumps(config))
+    run_child([sys.executable, "-m", "tasks.steps.classifier", str(path)], environment=ZEROED_MEMORY)
+    path.unlink()
     return folder
 
 
@@ -65,10 +71,15 @@ def test_the_same_texts_give_the_same_model_and_another_seed_another(sets, train
     for number, settings in enumerate((SMALL, SMALL.model_copy(update={"seed": 7}))):
         folder = tmp_path / str(number)
         folder.mkdir()
-        train(sets, settings, folder)
+        trained_in(folder, sets, settings)
         digests.append(hashlib.sha256((folder / MODEL).read_bytes()).digest())
     assert digests[0] == digests[1] != digests[2]
-    assert {path.name for path in folder.iterdir()} == {MODEL}
+    assert {path.name for path in folder.iterdir()} == {MODEL, METRICS}
+
+
+def test_training_in_memory_that_holds_anything_is_refused(sets, tmp_path):
+    with pytest.raises(StageError, match="MALLOC_PERTURB_"):
+        train(sets, SMALL, tmp_path)
 
 
 def test_labels_that_stand_in_texts_are_no_labels(run_step, tmp_path, sets):
@@ -76,21 +87,17 @@ def test_labels_that_stand_in_texts_are_no_labels(run_step, tmp_path, sets):
         WriteShard(str(tmp_path)), [Document(text="__label__other words " * 9, id=f"{n}") for n in range(50)]
     )
     (folder := tmp_path / "model").mkdir()
-    train({**sets, "third": [str(tmp_path / "documents" / "part-00000.parquet")]}, SMALL, folder)
+    trained_in(folder, {**sets, "third": [str(tmp_path / "documents" / "part-00000.parquet")]})
     labels = load_model(str(folder / MODEL)).get_labels()
     assert sorted(labels) == ["__label__city", "__label__sea", "__label__third"]
 
 
-def test_a_set_that_is_too_small_is_refused(sets, tmp_path, run_step):
+def test_a_set_that_is_too_small_is_refused(sets, tmp_path, run_step, monkeypatch):
+    monkeypatch.setenv(*ZEROED_MEMORY.copy().popitem())
     run_step(WriteShard(str(tmp_path)), [Document(text="one", id="only")])
     small = {"sea": sets["sea"], "none": [str(tmp_path / "documents" / "part-00000.parquet")]}
     with pytest.raises(SourceError, match=r"the set none has .* both need some"):
         train(small, SMALL, tmp_path)
-
-
-def test_sizes_that_fasttext_does_not_fill_are_refused():
-    with pytest.raises(ValidationError, match="would not be reproducible"):
-        ClassifierTraining(dimensions=10, buckets=1000)
 
 
 def settings_of(path: Path | str, **values) -> QualityFiltering:

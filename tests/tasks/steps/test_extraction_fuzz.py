@@ -155,9 +155,9 @@ def test_features_are_finite_and_the_same_twice(page):
 def test_a_piece_repeated_takes_time_in_proportion(piece):
     """Twenty thousand of anything, below all limits, is done in two seconds of CPU time."""
     page = f"<html><body><p>{'The harbour lies quiet. ' * 40}</p>{piece * 20_000}"
-    started = time.process_time()
+    started = time.thread_time()
     holds(page.encode())
-    assert time.process_time() - started < 2
+    assert time.thread_time() - started < 2
 
 
 def test_shuffled_pieces_of_a_page_have_an_outcome():

@@ -129,9 +129,9 @@ def test_lone_surrogates_are_no_reason_to_fail(run_step):
 
 
 def cpu_seconds(text: str, settings: PiiScrubbing) -> float:
-    started = time.process_time()
+    started = time.thread_time()
     scrub(text, "a", settings)
-    return time.process_time() - started
+    return time.thread_time() - started
 
 
 REPEATED = [
@@ -148,7 +148,7 @@ def test_eight_times_the_text_takes_about_eight_times_as_long(name, end):
     characters = 2_000 if name == "everything" else 12_500
     for part in REPEATED:
         short, long = (part * (size // len(part)) + end for size in (characters, 8 * characters))
-        taken = cpu_seconds(long, SETS[name])
+        taken = min(cpu_seconds(long, SETS[name]) for _ in range(2))
         assert taken < 0.25 or taken < 25 * min(cpu_seconds(short, SETS[name]) for _ in range(3)), part
 
 

@@ -131,11 +131,11 @@ def main() -> None:
             for _ in range(choose.randrange(1, 5))
         ]
         parts[victim] = edited(parts[victim], edits)
-        started = time.process_time()
+        started = time.thread_time()
         _, urls = read_all(b"".join(parts))
         missed = set(URLS) - urls - {URLS[victim], URLS[(victim + 1) % 7] if form == "plain" else ""}
-        if missed or time.process_time() - started > 2:
-            print(form, victim, edits, missed, time.process_time() - started)
+        if missed or time.thread_time() - started > 2:
+            print(form, victim, edits, missed, time.thread_time() - started)
         rounds += 1
     print(rounds, "rounds")
 

@@ -113,9 +113,9 @@ def cpu_seconds(tokens, text: str) -> float:
     """The shortest of three runs."""
     found = []
     for _ in range(3):
-        started = time.process_time()
+        started = time.thread_time()
         tokens(text)
-        found.append(time.process_time() - started)
+        found.append(time.thread_time() - started)
     return min(found)
 
 

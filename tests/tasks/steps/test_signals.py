@@ -114,6 +114,6 @@ def test_whatever_a_page_says_can_be_written(html, value):
     "part", ["<meta ", "<meta a='", "<!--", "<script>", '<meta "', "a=", "<meta a=" * 3, "&#"]
 )
 def test_a_hostile_head_takes_time_in_proportion(part):
-    began = time.process_time()
+    began = time.thread_time()
     signals({"X-Robots-Tag": "," * 100_000}, f"<meta {part * 100_000}")
-    assert time.process_time() - began < 10
+    assert time.thread_time() - began < 10

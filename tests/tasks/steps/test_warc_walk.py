@@ -186,9 +186,9 @@ def test_time_does_not_grow_faster_than_the_damage(noise):
     seconds = []
     for size in (100_000, 400_000):
         data = HTML + noise * (size // len(noise)) + MEMBERS[0]
-        started = time.process_time()
+        started = time.thread_time()
         assert (0, None) in outline(data)
-        seconds.append(time.process_time() - started)
+        seconds.append(time.thread_time() - started)
     assert seconds[1] < 20 * seconds[0] + 0.5
 
 

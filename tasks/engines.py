@@ -1,7 +1,7 @@
 """The engines of document stages: `execution.executor` mapped onto DataTrove's executors.
 
 Only what is fixed before a stage begins is here. Driving a cluster is the business of the process that
-`tasks.executor` starts: see `tasks/steps/ray_tasks.py` and `tasks/steps/slurm_jobs.py`.
+`tasks.executor` starts: see `tasks/steps/engines/ray_tasks.py` and `tasks/steps/engines/slurm_jobs.py`.
 """
 
 import importlib.util
@@ -14,9 +14,9 @@ from datatrove.pipeline.base import PipelineStep
 
 from pipeline_config.errors import SettingsError, StageError
 from pipeline_config.executors import ExecutorSettings
-from tasks.steps.installation import SameInstallation
-from tasks.steps.ray_tasks import NOT_INSTALLED, RayExecutor
-from tasks.steps.slurm_jobs import SlurmExecutor, check_commands
+from tasks.steps.engines.installation import SameInstallation
+from tasks.steps.engines.ray_tasks import NOT_INSTALLED, RayExecutor
+from tasks.steps.engines.slurm_jobs import SlurmExecutor, check_commands
 
 # For a driver that is stopped to take back what it started; processes on this machine are simply killed.
 GRACE_SECONDS = {"local": 0.0, "slurm": 8.0, "ray": 8.0}

@@ -17,7 +17,7 @@ from pipeline_config.executors import ExecutorSettings
 from pipeline_config.processes import bound_command
 from tasks.child import ChildFailed, Rules, run_child
 from tasks.engines import GRACE_SECONDS, keep_tasks, make_executor, stop
-from tasks.steps.ranks import CAUSE, EXECUTOR_FILE, heard_cause
+from tasks.steps.engines.ranks import CAUSE, EXECUTOR_FILE, heard_cause
 from tasks.store import disk_problem
 
 SMALLEST_FILE_BYTES = 65_536
@@ -57,7 +57,7 @@ def run_pipeline(
     file.write_bytes(pickle.dumps(executor))
     try:
         run_child(
-            bound_command("tasks.steps.run_executor", str(file)),
+            bound_command("tasks.steps.engines.run_executor", str(file)),
             on_poll=on_poll,
             rules=replace(rules, level_of=WorkerLines()),
             grace_seconds=GRACE_SECONDS[settings.kind],

@@ -11,9 +11,9 @@ from pipeline_config.settings import Source
 from tasks.run import Run
 from tasks.stage import Report, Stage, Work
 from tasks.steps.classifier import read_model
+from tasks.steps.quality.words import packages_of_language, words_of_language
 from tasks.steps.quality_filtering import DEFAULT_LANGUAGE, FilterQuality, value_fields
 from tasks.steps.shards import ReadShard, WriteShard
-from tasks.steps.words import packages_of_language, words_of_language
 from tasks.store import StageOutput
 
 STAGE = Stage(

@@ -5,11 +5,11 @@ from functools import partial
 from pipeline_config.settings import Source
 from tasks.run import Run
 from tasks.stage import Report, Stage, Work
-from tasks.steps.http_payload import Limits
-from tasks.steps.record_ranges import RECORD_NOTES, ReadRecords
 from tasks.steps.shards import WriteShard
-from tasks.steps.signals import SIGNAL_NOTES
 from tasks.steps.text_extraction import TEXT_NOTES, ExtractText
+from tasks.steps.urls.signals import SIGNAL_NOTES
+from tasks.steps.warc.payload import Limits
+from tasks.steps.warc.ranges import RECORD_NOTES, ReadRecords
 from tasks.store import StageOutput
 from tasks.url_filtering import warc_files
 

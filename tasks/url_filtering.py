@@ -8,12 +8,12 @@ from pipeline_config.settings import Source
 from tasks.run import Run
 from tasks.sources import SourceFile, identified, origin_of, source_files, takedown_lists
 from tasks.stage import Report, Stage, Work
-from tasks.steps.crawl_index import INDEX_NOTES, FilterIndex, ReadIndex
-from tasks.steps.record_pointers import POINTER_NOTES, ReadPointers
 from tasks.steps.shards import POINTER_SCHEMA, WriteShard
 from tasks.steps.takedown import TakeDown, TakedownList
 from tasks.steps.url_filtering import URL_NOTES, FilterUrls
-from tasks.steps.url_lists import UrlList
+from tasks.steps.urls.crawl_index import INDEX_NOTES, FilterIndex, ReadIndex
+from tasks.steps.urls.lists import UrlList
+from tasks.steps.warc.pointers import POINTER_NOTES, ReadPointers
 from tasks.store import StageOutput
 from tasks.url_lists import find_lists, without_places
 

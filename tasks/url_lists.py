@@ -7,7 +7,7 @@ from fsspec.core import url_to_fs
 
 from pipeline_config.curation import UrlFiltering
 from pipeline_config.errors import SettingsError, SourceError, error_kind
-from tasks.steps.url_lists import Kind, UrlList, Use, read_list
+from tasks.steps.urls.lists import Kind, UrlList, Use, read_list
 
 KINDS: dict[str, Kind] = {"domains": "domains", "urls": "urls", "expressions": "expressions"}
 FOLDERS_DEEP = 2  # <folder>/<category>/<kind>

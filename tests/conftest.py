@@ -24,7 +24,7 @@ from pipeline_config.environment import prepare  # noqa: E402
 prepare()
 
 from flows import prefect_server  # noqa: E402
-from tasks.steps.ray_tasks import LOOPBACK_ONLY  # noqa: E402
+from tasks.steps.engines.ray_tasks import LOOPBACK_ONLY  # noqa: E402
 from tests.outputs import manifests  # noqa: E402
 
 prefect_server.start()

@@ -11,9 +11,9 @@ from tasks.audit.exposure import seen_by, token_ranges
 from tasks.audit.ledger import FIRST_STAGES, IDENTITY, Ledger, row_at, text_list
 from tasks.audit.marks import marks_of
 from tasks.sources import join_uri
-from tasks.steps.record_ranges import read_range
 from tasks.steps.selection import Selector
-from tasks.steps.warc_records import read_record
+from tasks.steps.warc.ranges import read_range
+from tasks.steps.warc.records import read_record
 
 Row = dict[str, Any]
 ALL = "all"  # the label of stages that take all sources

@@ -24,16 +24,16 @@ from tasks.audit.trace import source_uri
 from tasks.lineage import Node
 from tasks.steps.deduplication import duplicate_pairs, first_of_cluster, signature_block
 from tasks.steps.document_split import split_of
-from tasks.steps.http_payload import Limits
 from tasks.steps.language_identification import IdentifyLanguage
 from tasks.steps.packing import load_tokenizer
 from tasks.steps.pii_scrubbing import ScrubPii
 from tasks.steps.quality_filtering import FilterQuality
-from tasks.steps.record_ranges import ReadRecords
 from tasks.steps.shards import FATE, NOTES, DecidingStep, Fate
 from tasks.steps.takedown import REASON as TAKEN_DOWN
 from tasks.steps.text_extraction import ExtractText
 from tasks.steps.url_filtering import FilterUrls
+from tasks.steps.warc.payload import Limits
+from tasks.steps.warc.ranges import ReadRecords
 from tasks.url_lists import find_lists
 
 Row = dict[str, Any]

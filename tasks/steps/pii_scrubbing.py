@@ -13,8 +13,8 @@ import pyarrow as pa
 from datatrove.data import Document
 
 from pipeline_config.curation import PiiScrubbing
-from tasks.steps import pii_addresses, pii_fineweb, pii_numbers
-from tasks.steps.pii_addresses import Span
+from tasks.steps.pii import addresses, fineweb, numbers
+from tasks.steps.pii.addresses import Span
 from tasks.steps.shards import COUNTS, NOTES, DecidingStep, Fate
 
 # Source: the addresses of FineWeb (DataTrove's PIIFormatter), of domains reserved by RFC 2606.
@@ -76,21 +76,21 @@ def _found_by_kind(text: str, settings: PiiScrubbing) -> Iterator[Iterable[Span]
     as_fineweb = settings.mode == "fineweb"
     emails: list[Span] = []
     if settings.emails and "@" in text:
-        found = pii_fineweb.find_emails(text) if as_fineweb else pii_addresses.find_emails(text)
+        found = fineweb.find_emails(text) if as_fineweb else addresses.find_emails(text)
         emails = [span for span in found if as_fineweb or text[span.start : span.end].lower() not in EMAILS]
     yield emails
     if settings.public_ips and as_fineweb:
-        yield pii_fineweb.find_ips(text, emails)
+        yield fineweb.find_ips(text, emails)
     if settings.ibans:
-        yield pii_numbers.find_ibans(text)
+        yield numbers.find_ibans(text)
     if settings.payment_cards:
-        yield pii_numbers.find_payment_cards(text)
+        yield numbers.find_payment_cards(text)
     if settings.national_numbers:
-        yield pii_numbers.find_national_numbers(text, settings.national_numbers)
+        yield numbers.find_national_numbers(text, settings.national_numbers)
     if settings.public_ips and not as_fineweb:
-        yield pii_addresses.find_ips(text)
+        yield addresses.find_ips(text)
     if settings.phones:
-        yield pii_numbers.find_phones(text, settings.phone_regions)
+        yield numbers.find_phones(text, settings.phone_regions)
 
 
 def _without_overlaps(kept: list[Span], more: Iterable[Span]) -> list[Span]:
@@ -111,7 +111,7 @@ def _without_overlaps(kept: list[Span], more: Iterable[Span]) -> list[Span]:
 def _placeholders(text: str, identity: str, spans: tuple[Span, ...], settings: PiiScrubbing) -> Iterator[str]:
     in_turn = iter(())
     if settings.mode == "fineweb":
-        in_turn = pii_fineweb.placeholders(span for span in spans if span.kind in ("email", "ipv4"))
+        in_turn = fineweb.placeholders(span for span in spans if span.kind in ("email", "ipv4"))
     for span in spans:
         own = next(in_turn, None) if span.kind in ("email", "ipv4") else None
         yield own or placeholder(span.kind, text[span.start : span.end], identity)

@@ -8,7 +8,7 @@ from datatrove.data import Document
 
 from pipeline_config.curation import QualityFiltering, QualityRules
 from tasks.steps.classifier import LoadedClassifier
-from tasks.steps.quality_rules import (
+from tasks.steps.quality.rules import (
     EMPTY,
     Finding,
     Text,
@@ -18,8 +18,8 @@ from tasks.steps.quality_rules import (
     gopher_repetition,
     rules_of,
 )
+from tasks.steps.quality.words import OtherWords, RuleWords, words_of_language
 from tasks.steps.shards import NOTES, DecidingStep, Fate, removed
-from tasks.steps.words import OtherWords, RuleWords, words_of_language
 
 DEFAULT_LANGUAGE = "en"
 DROPPED_LINES = "c4_dropped_lines"

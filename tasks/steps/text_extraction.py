@@ -8,14 +8,14 @@ import pyarrow as pa
 from datatrove.data import Document
 
 from pipeline_config.curation import TextExtraction
-from tasks.steps.charset import decode_page
-from tasks.steps.extractors import Engine, ForeignLanguage, engine_for, lines
-from tasks.steps.page_limits import excess
-from tasks.steps.page_sandbox import PageFailed, PageSandbox
-from tasks.steps.record_pointers import HTTP_HEAD
-from tasks.steps.record_ranges import PAYLOAD
+from tasks.steps.pages.charset import decode_page
+from tasks.steps.pages.extractors import Engine, ForeignLanguage, engine_for, lines
+from tasks.steps.pages.limits import excess
+from tasks.steps.pages.sandbox import PageFailed, PageSandbox
 from tasks.steps.shards import FATE, NOTES, DecidingStep, Fate, failed, removed
-from tasks.steps.signals import HEAD_CHARACTERS, note_signals
+from tasks.steps.urls.signals import HEAD_CHARACTERS, note_signals
+from tasks.steps.warc.pointers import HTTP_HEAD
+from tasks.steps.warc.ranges import PAYLOAD
 
 FOUND = "_found"  # metadata: what came back from the sandbox
 BATCH_PAGES, BATCH_BYTES = 16, 2_000_000  # a message to the sandbox: enough to make its cost small

@@ -8,10 +8,10 @@ from datatrove.data import Document
 
 from pipeline_config.curation import UrlFiltering
 from pipeline_config.errors import SettingsError
-from tasks.steps.canonical_urls import canonical_url, split_url
 from tasks.steps.shards import NOTES, DecidingStep, Fate, removed
-from tasks.steps.url_lists import UrlList, domain_entry, domains_of, load_lists
-from tasks.steps.url_rules import domain_parser, url_rules
+from tasks.steps.urls.canonical import canonical_url, split_url
+from tasks.steps.urls.lists import UrlList, domain_entry, domains_of, load_lists
+from tasks.steps.urls.rules import domain_parser, url_rules
 
 URL_NOTES = (pa.field("canonical_url", pa.string()),)
 

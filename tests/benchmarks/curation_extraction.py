@@ -31,12 +31,12 @@ from datatrove.data import Document
 from datatrove.pipeline.extractors import Trafilatura
 
 from pipeline_config.curation import TextExtraction
-from tasks.steps.charset import decode_page
-from tasks.steps.extractors import engine_for
-from tasks.steps.main_lines import WEIGHTS, character_counts, line_features, page_lines
-from tasks.steps.record_ranges import PAYLOAD
+from tasks.steps.pages.charset import decode_page
+from tasks.steps.pages.extractors import engine_for
+from tasks.steps.pages.main_lines import WEIGHTS, character_counts, line_features, page_lines
 from tasks.steps.text_extraction import ExtractText
-from tasks.steps.warc_records import read_record
+from tasks.steps.warc.ranges import PAYLOAD
+from tasks.steps.warc.records import read_record
 
 CRAWL = Path(__file__).parents[3] / "shared" / "data" / "crawl"
 ENGINES = ("blend", "lines", "resiliparse", "trafilatura")

@@ -32,9 +32,9 @@ from datatrove.pipeline.filters import (
 from datatrove.utils.text import split_into_parts
 
 from pipeline_config.curation import QualityFiltering
+from tasks.steps.quality.rules import Text, c4_lines, fineweb, gopher_quality, gopher_repetition
+from tasks.steps.quality.words import words_of_language
 from tasks.steps.quality_filtering import FilterQuality
-from tasks.steps.quality_rules import Text, c4_lines, fineweb, gopher_quality, gopher_repetition
-from tasks.steps.words import words_of_language
 from tests.benchmarks.crawled_texts import english_texts
 
 SETTINGS = QualityFiltering()

@@ -24,9 +24,9 @@ from datatrove.pipeline.readers import WarcReader
 from loguru import logger
 
 from pipeline_config.curation import UrlFiltering
-from tasks.steps.http_payload import Limits
-from tasks.steps.record_pointers import ReadPointers
-from tasks.steps.record_ranges import PAYLOAD, ReadRecords
+from tasks.steps.warc.payload import Limits
+from tasks.steps.warc.pointers import ReadPointers
+from tasks.steps.warc.ranges import PAYLOAD, ReadRecords
 
 CRAWL = Path(__file__).parents[3] / "shared" / "data" / "crawl" / "crawl-data"
 SNAPSHOT = "CC-MAIN-2024-10-MINI"

@@ -91,7 +91,7 @@ def _measured(side: str) -> dict[str, Any]:
 
 
 def _ours() -> Any:
-    from tasks.steps.url_rules import UrlRules
+    from tasks.steps.urls.rules import UrlRules
 
     rules = UrlRules(soft_word_threshold=2)
     return lambda url: (rules.verdict(url) or [None])[0]

@@ -12,7 +12,7 @@ import pytest
 from flows.build_corpus import build_corpus
 from pipeline_config.presets import load_settings
 from tasks.sources import source_files
-from tasks.steps.record_pointers import read_pointers
+from tasks.steps.warc.pointers import read_pointers
 from tasks.store import Store
 
 

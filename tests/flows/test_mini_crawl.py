@@ -35,13 +35,13 @@ from tasks.audit.verification import verify
 from tasks.lineage import find_run
 from tasks.reports.corpus_statistics import corpus_statistics
 from tasks.reports.figures import sankey_links
-from tasks.steps.charset import decode_page
 from tasks.steps.language_identification import IdentifyLanguage, PackagedLid
+from tasks.steps.pages.charset import decode_page
 from tasks.steps.quality_filtering import FilterQuality
 from tasks.steps.selection import Selector
 from tasks.steps.shards import FATE
 from tasks.steps.url_filtering import FilterUrls
-from tasks.steps.warc_records import read_record
+from tasks.steps.warc.records import read_record
 from tasks.store import MANIFEST, Store
 from tests.outputs import manifests
 from tests.services.postgres import Postgres

@@ -24,7 +24,7 @@ time.sleep(60)
 """
 SANDBOX = """
 import os, time
-from tasks.steps.page_sandbox import PageSandbox
+from tasks.steps.pages.sandbox import PageSandbox
 sandbox = PageSandbox(lambda page: os.getpid(), cpu_seconds=9, memory_bytes=10**9)
 print(sandbox(None), flush=True)
 time.sleep(60)

@@ -25,10 +25,10 @@ from tasks import engines
 from tasks.child import _descendants
 from tasks.engines import keep_tasks, make_executor
 from tasks.executor import run_pipeline
-from tasks.steps.installation import SameInstallation, installation
-from tasks.steps.ray_tasks import RayExecutor
+from tasks.steps.engines.installation import SameInstallation, installation
+from tasks.steps.engines.ray_tasks import RayExecutor
+from tasks.steps.engines.slurm_jobs import SlurmExecutor
 from tasks.steps.shards import join_parent
-from tasks.steps.slurm_jobs import SlurmExecutor
 
 STOP_SECONDS = 10
 LISTEN = "0A"  # Source: include/net/tcp_states.h
@@ -287,7 +287,7 @@ def test_a_node_with_another_installation_is_refused(monkeypatch: pytest.MonkeyP
     check = SameInstallation()
     assert check("documents") == "documents"
     changed = installation() | {"datatrove": "0.0.1"}
-    monkeypatch.setattr("tasks.steps.installation.installation", lambda: changed)
+    monkeypatch.setattr("tasks.steps.engines.installation.installation", lambda: changed)
     with pytest.raises(StageError, match=r"another installation than the flow \(datatrove: 0\.0\.1 instead"):
         check()
 

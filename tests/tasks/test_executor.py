@@ -24,7 +24,7 @@ from pipeline_config.errors import (
 )
 from tasks.child import ChildFailed, Rules
 from tasks.executor import WorkerLines, _cause, run_pipeline
-from tasks.steps.ranks import CAUSE
+from tasks.steps.engines.ranks import CAUSE
 from tasks.steps.shards import join_parent
 
 

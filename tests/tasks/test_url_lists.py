@@ -6,7 +6,7 @@ import pytest
 
 from pipeline_config.curation import UrlFiltering
 from pipeline_config.errors import SettingsError, SourceError
-from tasks.steps.url_lists import UrlLists
+from tasks.steps.urls.lists import UrlLists
 from tasks.url_lists import find_lists, without_places
 
 

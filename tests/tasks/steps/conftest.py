@@ -9,9 +9,9 @@ import pytest
 from datatrove.data import Document
 from datatrove.pipeline.base import PipelineStep
 
-from tasks.steps.record_pointers import HTTP_HEAD
 from tasks.steps.sample_crawl import warc_record
 from tasks.steps.shards import COUNTS, FATE
+from tasks.steps.warc.pointers import HTTP_HEAD
 from tasks.store import digest_of
 
 VOCABULARY = """

@@ -15,8 +15,8 @@ from datatrove.pipeline.filters import (
 from pydantic import ValidationError
 
 from pipeline_config.curation import QualityFiltering
+from tasks.steps.quality.rules import rules_of
 from tasks.steps.quality_filtering import FilterQuality, value_fields
-from tasks.steps.quality_rules import rules_of
 from tasks.steps.shards import FATE, NOTES
 
 GOLDEN = "f17461b6db8e6e95d6934722a7264764baa12407c2b589ebf379fe2f087a6026"

@@ -12,7 +12,6 @@ from datatrove.data import Document
 from lxml import html as lxml_html
 
 from pipeline_config.settings import SampleCrawl
-from tasks.steps.record_pointers import read_pointers
 from tasks.steps.sample_crawl import (
     MODULE_PATH,
     ReadModules,
@@ -24,7 +23,8 @@ from tasks.steps.sample_crawl import (
     warc_record,
 )
 from tasks.steps.shards import FATE
-from tasks.steps.warc_records import read_record
+from tasks.steps.warc.pointers import read_pointers
+from tasks.steps.warc.records import read_record
 
 GOLDEN = "9a31a7cff072feab010d573c1728df8bfa8bfac625c5f1bd53dda03fa63ac436"
 EVIL = [

@@ -7,11 +7,11 @@ import pytest
 from datatrove.data import Document
 
 from pipeline_config.curation import LanguagePrefilter, TextExtraction
-from tasks.steps import extractors
-from tasks.steps.record_ranges import PAYLOAD
+from tasks.steps.pages import extractors
 from tasks.steps.shards import FATE, NOTES
-from tasks.steps.signals import signals
 from tasks.steps.text_extraction import ExtractText
+from tasks.steps.urls.signals import signals
+from tasks.steps.warc.ranges import PAYLOAD
 
 GOLDEN = "da2255de8c4d4eec8921d5d4890d9d5968451c11f0ab2272d922d58c49d17d7c"
 RUSSIAN = "Съешь же ещё этих мягких французских булок, да выпей чаю. Широкая электрификация юга. " * 3

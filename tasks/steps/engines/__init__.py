@@ -1,0 +1,1 @@
+"""What runs a stage's steps on DataTrove's executors: local, Slurm, Ray."""

@@ -1,0 +1,1 @@
+"""Where personal values are in a text."""

@@ -1,0 +1,1 @@
+"""Records of WARC and ARC files, damaged or not: where they are, what they hold."""

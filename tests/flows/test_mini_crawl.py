@@ -66,7 +66,7 @@ def crawl_home(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> I
     bases += [f"{name}={value}" for name, value in FINEWEB.items()]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TOKENMILL_HOME", str(folder))
-        build_corpus(load_settings("mini-crawl", bases))
+        build_corpus(load_settings("mini-crawl", [*bases, "execution.workers=4"]))
     return folder
 
 
@@ -313,7 +313,7 @@ def test_identical_recrawls_that_reach_deduplication_are_removed(ledger: Ledger,
 def test_postgres_and_an_object_store_give_the_same_bytes(
     crawl_home: Path, shared_data: Path, postgres: Postgres, s3: Bucket, tmp_path: Path
 ) -> None:
-    """The same preset, served, with both servers on PostgreSQL, and store and artifacts on S3."""
+    """The same preset with other workers, served, both servers on PostgreSQL, store and artifacts on S3."""
     served = Served(
         tmp_path,
         [],

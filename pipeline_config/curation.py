@@ -63,7 +63,8 @@ class TextExtraction(Section):
 
     engine: Literal["blend", "lines", "resiliparse", "trafilatura"] = "blend"
     """`lines`: resiliparse's main content, line by line through a linear model; `blend`: where that is
-    doubtful, the same over the whole page, and where that is, too, trafilatura; FineWeb: `trafilatura`."""
+    doubtful, the same over the whole page, and where that is, too, trafilatura without its fallbacks, which
+    double its time; FineWeb: `trafilatura`."""
     doubtful_words: int = Field(default=40, ge=0)
     """A page of which `lines` keeps fewer words is doubtful."""
     doubtful_certainty: Share = 0.85

@@ -16,7 +16,7 @@ from tasks.url_filtering import warc_files
 STAGE = Stage(
     "text_extraction",
     "Extract text",
-    version=3,
+    version=4,
     libraries=(
         "brotli",
         "deflate",

@@ -129,7 +129,7 @@ def run_ours(warcs: Sequence[str], folder: Path) -> dict[str, Any]:
     source = settings.sources[0]
     files = [SourceFile(path=f"{n}", uri=uri, identity="") for n, uri in enumerate(warcs)]
     builds = {
-        "url_filtering": lambda work: url_filtering._build(work, source=source, files=files, lists=[]),
+        "url_filtering": lambda work: url_filtering._build(work, source, files, taken=[], lists=()),
         "text_extraction": lambda work: text_extraction._build(work, {f.path: f.uri for f in files}),
         "language_identification": language_identification._build,
         "quality_filtering": quality_filtering._build,

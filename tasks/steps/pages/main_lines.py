@@ -36,9 +36,9 @@ LINK = re.compile(r"<a href=\"[^\"]*\">([^<]*(?:<(?!a |/a>)[^<]*)*)</a>")
 TAG = re.compile(r"</?(?:a|p|h[1-6]|ul|ol|li|br|pre)\b[^>]*>")
 BLOCK = re.compile(r"<(p|h[1-6]|li|pre)>")
 BLOCK_END = re.compile(r"</(?:p|h[1-6]|li|pre)>")
-FURNITURE = re.compile(r"[©|@]|\(c\)|copyright|all rights", re.IGNORECASE)
-ENDS = re.compile(r"[.!?:;…。！？：；।؟][\"'”’»）)\]]*$")
-OPEN, CLOSE = "\ue000", "\ue001"  # around a link's text, while the page is cut into lines
+ENDS, CLOSING = tuple(".!?:;…。！？：；।؟"), "\"'”’»）)]"
+OPEN, CLOSE = "\ue000", "\ue001"  # around a link's text, while the page is cut into lines; in no line
+FURNITURE = re.compile(rf"[©|@{OPEN}]|\(c\)|copyright|all rights")
 EDGE = re.compile(f"([{OPEN}{CLOSE}])")
 
 WEIGHTS = {
@@ -156,7 +156,7 @@ def line_features(lines: list[Line]) -> np.ndarray:
     links = np.array([line.links for line in lines], float)
     share = np.array([line.link_characters for line in lines]) / length
     blocks = [line.block[:1] for line in lines]
-    ends = np.array([bool(ENDS.search(line.text)) for line in lines], float)
+    ends = np.array([line.text.rstrip(CLOSING).endswith(ENDS) for line in lines], float)
     title = next((index for index, line in enumerate(lines) if line.block == "h1"), -1)
     text = words * (1 - share) * (0.3 + 0.7 * ends)
     total = text.sum()
@@ -184,7 +184,7 @@ def line_features(lines: list[Line]) -> np.ndarray:
         everywhere * (title >= 0),
         (np.cumsum(text) - text <= 0.02 * total).astype(float),
         np.arange(number) / max(1, number - 1),
-        np.array([bool(FURNITURE.search(line.text)) for line in lines], float),
+        _with_signs_of_furniture(lines),
         everywhere,
     ]
     return np.stack(columns, axis=1)
@@ -206,6 +206,17 @@ def _links(text: str, linked: bool) -> tuple[int, int, bool]:
 def _repeated(lines: list[Line]) -> np.ndarray:
     seen: set[str] = set()
     return np.array([line.text in seen or seen.add(line.text) is not None for line in lines], float)
+
+
+def _with_signs_of_furniture(lines: list[Line]) -> np.ndarray:
+    """One pass over all lines: looking at each alone takes three times as long."""
+    found, number = np.zeros(len(lines)), 0
+    for sign in FURNITURE.finditer(OPEN.join(line.text for line in lines).lower()):
+        if sign[0] == OPEN:
+            number += 1
+        else:
+            found[number] = 1.0
+    return found
 
 
 def _around(values: np.ndarray, reach: int) -> np.ndarray:

@@ -118,7 +118,7 @@ def _directives(value: str) -> Iterator[str]:
 
 def _of_head(text: str) -> tuple[list[tuple[str, str]], str | None]:
     """(name, content) of the meta elements, and the language of the page."""
-    text = NO_MARKUP.sub(" ", text)
+    text = _head(text)
     body = BODY.search(text)
     named, lang = [], None
     for element in META.finditer(text, 0, body.start() if body else len(text)):
@@ -133,6 +133,20 @@ def _of_head(text: str) -> tuple[list[tuple[str, str]], str | None]:
             name = attributes.get("name") or attributes.get("http-equiv") or ""
             named.append((name.strip().lower(), attributes["content"]))
     return named, lang
+
+
+def _head(text: str) -> str:
+    """A page up to its body, without comments, scripts and the like, in which nothing is markup."""
+    body = BODY.search(text)
+    if body is not None:
+        head, end = text[: body.start()], 0
+        parts = []
+        for hidden in NO_MARKUP.finditer(head):
+            parts.append(head[end : hidden.start()])
+            end = hidden.end()
+        if end < len(head):  # else the body may be inside of what is left out
+            return " ".join([*parts, head[end:]])
+    return NO_MARKUP.sub(" ", text)
 
 
 def _languages(value: str | None) -> str | None:

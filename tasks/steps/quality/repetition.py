@@ -102,7 +102,8 @@ def duplicated_n_gram_characters(words: Words, sizes: Sequence[int]) -> list[int
     Words are joined without anything between them, so that n-grams of other words can be the same.
     """
     found = {}
-    hashes, powers, gram = words.of("hash"), words.of("power"), words.of("hash")
+    hashes, powers = words.of("hash"), words.of("power")
+    gram = hashes
     lengths = np.concatenate([[0], np.cumsum(words.of("length"))])
     for n in range(1, min(max(sizes, default=0), len(words)) + 1):
         if n > 1:

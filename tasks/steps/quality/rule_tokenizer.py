@@ -13,7 +13,7 @@ Source: spaCy 3.8, `spacy/tokenizer.pyx` (Honnibal and Montani), whose tokens th
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from spacy.attrs import ORTH
@@ -230,15 +230,10 @@ def is_rule_based(tokenizer: object) -> bool:
     return not any(any(map(str.isspace, text)) and not text.isspace() for text in tokenizer.rules)
 
 
-def runs(text: str) -> Iterator[str]:
+def runs(text: str) -> list[str]:
     """The runs of white space and of other characters that spaCy makes tokens of, in order."""
-    first = True
-    for run in RUNS.findall(text):
-        if not first and run[0] == " ":
-            run = run[1:]
-        if run:
-            yield run
-        first = False
+    found = RUNS.findall(text)
+    return found[:1] + [run[1:] if run[0] == " " else run for run in found[1:] if run != " "]
 
 
 def _linear(url_match: Callable[[str], object] | None) -> tuple[bool, Callable[[str], object] | None]:

@@ -158,10 +158,14 @@ class Chunks(dict[str, int]):
         found = np.flatnonzero(lefts[:-1])
         return found[self.meet[lefts[found], self.table["right"][chunks[found + 1]]]] if len(found) else found
 
-    def look_up_joined(self, parts: Sequence[str], alone: np.ndarray) -> np.ndarray:
+    def joined(self, parts: Sequence[str], chunks: np.ndarray, alone: np.ndarray) -> np.ndarray:
         """Numbers of runs, with each run that does not begin anew part of the one before, after a blank."""
-        starts = [*np.flatnonzero(alone).tolist(), len(parts)]
-        return self.look_up([" ".join(parts[start:end]) for start, end in itertools.pairwise(starts)])
+        starts = np.flatnonzero(alone)
+        ends = np.append(starts[1:], len(parts))
+        found = chunks[starts]
+        for place in np.flatnonzero(ends - starts > 1).tolist():
+            found[place] = self[" ".join(parts[starts[place] : ends[place]])]
+        return found
 
 
 class RuleWords:
@@ -225,7 +229,7 @@ class RuleWords:
         if len(touching):
             alone = np.ones(len(parts), bool)
             alone[touching + 1] = False
-            chunks, line_of = self.chunks.look_up_joined(parts, alone), line_of[alone]
+            chunks, line_of = self.chunks.joined(parts, chunks, alone), line_of[alone]
         table = self.chunks.table
         matter = np.flatnonzero(table["first"][chunks])
         if len(matter) < len(chunks):
@@ -241,14 +245,14 @@ class RuleWords:
         if BREAKS_SPACY in line and BREAKS_SPACY in self.rules.tokens(line):
             line = line.replace(BREAKS_SPACY, "")
         found = line.split()
-        return found if " ".join(found) == line else list(runs(line))
+        return found if " ".join(found) == line else runs(line)
 
     def _look_up_runs(self, text: str) -> np.ndarray:
-        parts = list(runs(text))
+        parts = runs(text)
         chunks = self.chunks.look_up(parts)
         alone = np.ones(len(parts), bool)
         alone[self.chunks.touching(chunks) + 1] = False
-        return chunks if alone.all() else self.chunks.look_up_joined(parts, alone)
+        return chunks if alone.all() else self.chunks.joined(parts, chunks, alone)
 
     def _words(self, chunks: np.ndarray) -> Words:
         return Words(self.chunks.words_of(chunks), self.chunks.vocabulary)

@@ -11,12 +11,10 @@ MAX_LENGTH_DIGITS = 18
 PAGE_KINDS = frozenset({"response", "resource", "revisit"})
 ARC_FILE_HEAD = "arc_header"  # the first record of an ARC file describes the file
 
+BLANK_LINE = re.compile(rb"\n\r?\n")
 WARC_LINE = re.compile(rb"WARC/\d+\.\d+[ \t]*\r?\n")
 USUAL_LINES = (b"WARC/1.0\r\n", b"WARC/1.1\r\n")
 WARC_START = re.compile(WARC_LINE.pattern + rb"[A-Za-z-]+[ \t]*:")
-ARC_START = re.compile(WARC_LINE.pattern + rb"[A-Za-z-]+[ \t]*:")
-WARC_LENGTH = re.compile(rb"\ncontent-length[ \t]*:[ \t]*(\d{1,18})[ \t]*\r?\n", re.IGNORECASE)
-WARC_KIND = re.compile(rb"\nwarc-type[ \t]*:[ \t]*([a-z_-]+)", re.IGNORECASE)
 ARC_START = re.compile(
     rb"(?:https?|ftp|dns|filedesc|warcinfo|whois|gopher|news|mailto):[^\n]{1,4000}?"
     rb" (?:\d{1,3}(?:\.\d{1,3}){3}|[0-9A-Fa-f:]{2,39}) \d{12,20} [^\n]{1,400}\n"
@@ -155,11 +153,8 @@ def parse_http_head(data: bytes, start: int) -> HttpHead | None:
 
 def head_end(data: bytes, start: int = 0) -> int:
     """Where the first blank line ends; 0 where there is none."""
-    crlf = data.find(b"\n\r\n", start, start + MAX_HEAD_BYTES)
-    lf = data.find(b"\n\n", start, crlf if crlf >= 0 else start + MAX_HEAD_BYTES)
-    if lf >= 0:
-        return lf + 2
-    return crlf + 3 if crlf >= 0 else 0
+    found = BLANK_LINE.search(data, start, start + MAX_HEAD_BYTES)
+    return found.end() if found else 0
 
 
 def parse_fields(lines: bytes) -> list[tuple[str, str]]:
@@ -175,10 +170,10 @@ def parse_fields(lines: bytes) -> list[tuple[str, str]]:
 
 
 def _keys(name: str) -> tuple[bytes, bytes]:
-    """How most write a field's name at the beginning of a line, and the name alone in lower case."""
+    """How most write a field's name at the beginning of a line, and how it begins one in lower case."""
     upper = ("warc", "id", "uri", "ip")
     parts = [part.upper() if part in upper else part.title() for part in name.split("-")]
-    return KEYS.setdefault(name, (b"\n" + "-".join(parts).encode() + b":", name.encode()))
+    return KEYS.setdefault(name, (b"\n" + "-".join(parts).encode() + b":", b"\n" + name.encode()))
 
 
 def _length(value: str) -> int | None:

@@ -58,7 +58,7 @@ def decode_payload(body: bytes, head: HttpHead | None, limits: Limits) -> tuple[
         RecordFailed: it becomes larger than the limits allow.
     """
     problems: list[str] = []
-    if head is not None and head.mentions("-encoding"):
+    if head is not None:
         transfer = _encodings(head, "transfer-encoding")
         if "chunked" in transfer:
             body = _without_chunks(body, problems)

@@ -26,6 +26,9 @@ WINDOW = 48  # characters at an end that are looked at first
 MARGIN = 16  # a match that comes so near to the inner end of the window is looked for again in a larger one
 # English words, alone or before a sign that is a suffix whatever is before it
 PLAIN_WORD = re.compile(r"([A-Za-z]+)([,;:!?]|(?<=[a-z])\.)?")
+# English words with hyphens, between signs that are each an affix whatever is beside them
+AFFIXED_WORD = re.compile(r"""([("“\[]?)([A-Za-z]+(?:-[A-Za-z]+)*)((?:[,;:!?)"”\]]|(?<=[a-z)"”\]])\.)*)""")
+HYPHEN = re.compile("(-)")
 RUNS = re.compile(r"\s+|\S+")
 
 
@@ -91,7 +94,7 @@ class RuleTokenizer:
         Raises:
             UnicodeEncodeError: it holds a lone surrogate; spaCy raises the same.
         """
-        if (parts := self.plain_parts(chunk)) is not None:
+        if (parts := self._affixed_parts(chunk)) is not None:
             return parts
         chunk.encode()
         if chunk in self.rules:
@@ -106,6 +109,18 @@ class RuleTokenizer:
         if match is None or chunk in self.rules or match[1] in self.rules:
             return None
         return [match[1], match[2]] if match[2] else [chunk]
+
+    def _affixed_parts(self, chunk: str) -> list[str] | None:
+        """The tokens of a run that is an English word between signs; None for all others."""
+        match = AFFIXED_WORD.fullmatch(chunk) if self.plain_letters else None
+        if match is None:
+            return None
+        first, end = match.span(2)
+        for start in {0, first}:
+            for stop in range(end, len(chunk) + 1):  # all that may be left while affixes are stripped
+                if chunk[start:stop] in self.rules:
+                    return None
+        return [*match[1], *HYPHEN.split(match[2]), *match[3]]
 
     def _strip(self, chunk: str) -> tuple[list[str], tuple[int, int], list[str]]:
         """(prefixes, what is left between them, suffixes from outside to inside)."""

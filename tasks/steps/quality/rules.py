@@ -173,10 +173,14 @@ def c4_lines(text: str, tool: RuleWords | OtherWords, settings: C4Quality) -> C4
     pages = {"lorem_ipsum": 0, "curly_bracket": 0}
     first = None
     lower = text.lower()
-    is_plain = not settings.filter_no_terminal_punct and not any(sign in lower for sign in SIGNS)
+    signs = [sign for sign in SIGNS if sign in lower]
+    lower_lines = lower.splitlines() if signs else []
     for number, whole in enumerate(text.splitlines()):
         words, stripped = whole.split(), whole.strip()
         kept.counts.append(len(words))
+        is_plain = not settings.filter_no_terminal_punct and not (
+            signs and any(sign in lower_lines[number] for sign in signs)
+        )
         line, verdict = (
             _word_counts(stripped, words, settings) if is_plain else _c4_line(stripped, words, settings)
         )
@@ -201,7 +205,7 @@ def c4_lines(text: str, tool: RuleWords | OtherWords, settings: C4Quality) -> C4
 
 
 def _word_counts(line: str, words: list[str], settings: C4Quality) -> tuple[str, str | None]:
-    """The same as `_c4_line`, of a text that holds none of the signs."""
+    """The same as `_c4_line`, of a line that holds none of the signs."""
     if len(words) < settings.min_words_per_line:
         return line, "too_few_words"
     return line, "too_long_word" if _has_long_word(line, words, settings.max_word_length) else None

@@ -90,6 +90,20 @@ def test_tokens_of_random_texts_are_spacys(spacy, language, window):
         assert ours(text) == theirs(text), repr(text)
 
 
+def test_english_words_between_signs_are_spacys(spacy):
+    """Words, special cases among them, with hyphens, behind an opening sign and before closing ones."""
+    theirs, ours = spacy("en")
+    rules = [rule for rule in load_word_tokenizer("en").tokenizer.tokenizer.rules if rule.isalpha()]
+    choose = random.Random(4)
+    texts = (
+        choose.choice(["", "", "(", '"', "“", "["])
+        + "-".join(choose.choices([*rules, "word", "Sea", "USA"], k=choose.choice([1, 1, 2, 3])))
+        + "".join(choose.choices(',;:!?)"”].', k=choose.randrange(5)))
+        for _ in range(8000)
+    )
+    assert [text for text in texts if ours(text) != theirs(text)] == []
+
+
 REPEATED = [
     "(",
     "😀",

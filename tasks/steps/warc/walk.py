@@ -35,6 +35,7 @@ NO_RECORD = DAMAGED, "no record begins here"
 KEPT_BYTES = 2 * MAX_HEAD_BYTES  # of an inflated record, for its two heads
 MAX_INFLATED_BYTES = 4 << 30
 SHORTCUT_BYTES = 1 << 20  # of a member, and of what it inflates to
+NEAR_BYTES = 1 << 15  # in which a head like this member's is looked for first: a longer one is found faster
 GZIP_HEAD_BYTES, MIN_MEMBER_BYTES = 10, 18  # Source: RFC 1952, section 2.2: head; digest and size of 8
 START_BYTES = 8192  # more than the first line of a record takes
 # Source: RFC 1952, section 2.3 (flags, time, extra flags, system); RFC 8878, section 3.1.1.1.1 (a reserved
@@ -119,8 +120,10 @@ def _gzip_record(source: ByteSource) -> Found | None:
     """
     if not source.buffer.startswith(GZIP_START, source.at):
         return None
-    head_of_member = source.buffer[source.at : source.at + GZIP_HEAD_BYTES]  # mostly the same for all
-    end = source.buffer.find(head_of_member, source.at + MIN_MEMBER_BYTES)
+    behind, same = source.at + MIN_MEMBER_BYTES, source.buffer[source.at : source.at + GZIP_HEAD_BYTES]
+    end = source.buffer.find(same, behind, behind + NEAR_BYTES)
+    if end < 0:
+        end = source.buffer.find(GZIP_START, behind)
     if end < 0:
         source.load(SHORTCUT_BYTES)
         end = source.buffer.find(GZIP_START, source.at + MIN_MEMBER_BYTES)

@@ -20,7 +20,7 @@ from tasks.url_lists import find_lists, without_places
 STAGE = Stage(
     "url_filtering",
     "Filter URLs",
-    version=3,
+    version=4,
     libraries=(
         "datatrove",
         "deflate",

@@ -6,6 +6,7 @@ Never raises, whatever the URL is, and takes time in proportion to its length.
 import contextlib
 import ipaddress
 import re
+import sys
 from dataclasses import dataclass
 
 import idna
@@ -30,6 +31,7 @@ PLAIN_HOST = re.compile(r"(?:[a-z0-9_-]+\.)*[a-z][a-z0-9-]*")
 PLAIN_URL = re.compile(
     rf"https?://{PLAIN_HOST.pattern}(/[A-Za-z0-9_~:@!$&'()*+,=-][A-Za-z0-9._~:@!$&'()*+,=-]*)*/?"
 )
+BLANKS = "".join(character for character in map(chr, range(sys.maxunicode + 1)) if character.isspace())
 SLASHES_BEFORE_HOST = 2
 MOST_HOST_CHARACTERS = 1000  # a longer one is no host's name, and IDNA would take long to say so
 MOST_ADDRESS_CHARACTERS = 64
@@ -118,7 +120,7 @@ def canonical_host(host: str) -> str:
         return host
     if host[:1] == "[" and (address := _ipv6(host)):
         return address
-    name = OTHER_DOTS.sub(".", _unescaped(host)).lower().strip().rstrip(".")
+    name = OTHER_DOTS.sub(".", _unescaped(host)).lower().strip().rstrip(BLANKS + ".")
     if not name.isascii() and len(name) <= MOST_HOST_CHARACTERS:
         name = _punycode(name)
     return _ipv4(name) or _escaped(NOT_IN_HOSTS, name)

@@ -32,6 +32,7 @@ def urls(draw: st.DrawFn) -> str:
         pytest.param("http://a.example:080/x", "http://a.example/x", id="port with a zero"),
         pytest.param("http://a.example:/x", "http://a.example/x", id="empty port"),
         pytest.param("http://a.example./x#part", "http://a.example/x", id="dot at the end, fragment"),
+        pytest.param("http://a.example .%20./x", "http://a.example/x", id="dots and blanks at the end"),
         pytest.param("http://me:pw@a.example/x", "http://me:pw@a.example/x", id="userinfo"),
         pytest.param("http://MÜNCHEN.example/", "http://xn--mnchen-3ya.example/", id="IDN"),
         pytest.param("http://m%C3%BCnchen.example/", "http://xn--mnchen-3ya.example/", id="escaped IDN"),

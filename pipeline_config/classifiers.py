@@ -22,7 +22,7 @@ class ClassifierTraining(Section):
     """Longest word n-grams that are looked at."""
     min_word_count: Count = 1
     """Rarer words are left out."""
-    buckets: int = Field(default=200_000, ge=1, le=10_000_000)
+    buckets: int = Field(default=200_000, ge=100, le=10_000_000)
     """Rows for the vectors of n-grams."""
     max_documents: Count = 1_000_000
     """Documents of each set to take at most, in their order."""

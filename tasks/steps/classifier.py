@@ -31,7 +31,7 @@ from tasks.steps.shards import Fate, read_documents, removed
 PREFIX = "__label__"
 MODEL, METRICS = "model.bin", "metrics.json"
 ZEROED_MEMORY = {"MALLOC_PERTURB_": "255"}
-"""Environment in which all new memory is zero (mallopt(3), M_PERTURB).
+"""Environment in which new memory of more than a kilobyte is zero (glibc's mallopt(3), M_PERTURB).
 
 fastText 0.9.2 with one thread fills a tenth of its first matrix with random numbers and leaves the rest as it
 is: by chance what was there before, which is no number at times.

@@ -113,6 +113,7 @@ def test_a_run_is_cancelled_and_goes_on_with_retry(page: Any, served: Served) ->
     wait_for(lambda: not children_of_runs(served.home), CANCEL_SECONDS, lambda: str(workers_of(served.home)))
     wait_for(lambda: not workers_of(served.home), 30, lambda: str(workers_of(served.home)))
     assert served.ended(run, 30) == "Cancelled"
+    wait_for(lambda: "stopped after step " in served.log(run), 30, lambda: served.log(run))
     before, _, after = served.log(run).partition("stopped after step ")
     stopped_after = int(after.split()[0])
     assert steps_in(before)[-1] <= stopped_after

@@ -117,7 +117,8 @@ class RuleTokenizer:
             return None
         first, end = match.span(2)
         for start in {0, first}:
-            for stop in range(end, len(chunk) + 1):  # all that may be left while affixes are stripped
+            # all that may be left while affixes are stripped, and is short enough for a rule
+            for stop in range(end, min(len(chunk), start + self.longest_rule) + 1):
                 if chunk[start:stop] in self.rules:
                     return None
         return [*match[1], *HYPHEN.split(match[2]), *match[3]]

@@ -11,6 +11,7 @@ MAX_LENGTH_DIGITS = 18
 PAGE_KINDS = frozenset({"response", "resource", "revisit"})
 ARC_FILE_HEAD = "arc_header"  # the first record of an ARC file describes the file
 
+ODD_LINE = re.compile(rb"\n(?!\r?\n|\Z)[^!-~]")  # blanks or controls before a name, or a folded line
 BLANK_LINE = re.compile(rb"\n\r?\n")
 WARC_LINE = re.compile(rb"WARC/\d+\.\d+[ \t]*\r?\n")
 USUAL_LINES = (b"WARC/1.0\r\n", b"WARC/1.1\r\n")
@@ -68,7 +69,10 @@ class Fields:
         """Whether there may be a field of that lower-case name."""
         if self._lower is None:
             self._lower = self.raw.lower()
-        return (KEYS.get(name) or _keys(name))[1] in self._lower
+        at_line_start = (KEYS.get(name) or _keys(name))[1]
+        if at_line_start in self._lower:
+            return True
+        return at_line_start[1:] in self._lower and ODD_LINE.search(self.raw) is not None
 
 
 class Head(Fields):

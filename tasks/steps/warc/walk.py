@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Any, NamedTuple
 
-from deflate import DeflateError, gzip_decompress
+from deflate import DeflateError, crc32, gzip_decompress
 
 from tasks.steps.warc.byte_source import ByteSource, InflatedFile
 from tasks.steps.warc.frames import BROKEN, frame_at
@@ -138,6 +138,8 @@ def _gzip_record(source: ByteSource) -> Found | None:
     head = parse_head(data)
     if head is None or len(data) != size or not _is_single(head, data, size):
         return None
+    if crc32(data) != int.from_bytes(member[-8:-4], "little"):
+        return None  # a member of the same size, with others behind it: their heads differ from this one's
     start = source.position
     source.at += len(member)
     return Found(start, len(member), head, _http(head, data))

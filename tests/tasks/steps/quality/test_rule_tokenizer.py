@@ -140,6 +140,12 @@ def test_eight_times_the_text_takes_about_eight_times_as_long(spacy, part):
     assert cpu_seconds(ours, part * 24_000) < 24 * max(cpu_seconds(ours, part * 3000), 0.005)
 
 
+@pytest.mark.parametrize("sign", ["!", ")", '"', "."])
+def test_a_word_with_many_signs_takes_time_in_proportion(spacy, sign):
+    _, ours = spacy("en")
+    assert cpu_seconds(ours, "(a" + sign * 48_000) < 24 * max(cpu_seconds(ours, "(a" + sign * 6000), 0.005)
+
+
 def test_special_cases_with_blanks_are_left_to_spacy():
     tokenizers = {name: load_word_tokenizer(name).tokenizer.tokenizer for name in ("en", "es")}
     assert {name: is_rule_based(tokenizer) for name, tokenizer in tokenizers.items()} == {

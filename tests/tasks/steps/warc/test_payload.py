@@ -140,3 +140,9 @@ def test_very_many_encodings_are_not_all_undone():
     payload, problems = decode(PAGE, "Content-Encoding: " + ", ".join(["gzip"] * 1000))
     assert payload == PAGE
     assert len(problems) < 10
+
+
+@pytest.mark.parametrize("before", [" ", "\t", "\r", "\x0c"])
+def test_a_field_with_something_odd_before_its_name_is_found(before):
+    head = parse_http_head(f"HTTP/1.1 200 OK\r\n{before}Content-Encoding: gzip\r\n\r\n".encode(), 0)
+    assert decode_payload(gzip.compress(b"text"), head, Limits()) == (b"text", [])

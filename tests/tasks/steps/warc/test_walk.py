@@ -83,6 +83,18 @@ def test_every_record_is_found_and_can_be_read_alone(data):
     assert outline(data) == ALL
 
 
+@pytest.mark.parametrize("levels", [(0, 4, 0), (0, 4, 4, 0), (4, 0, 0, 4)])
+def test_members_of_one_size_with_different_heads_are_all_found(levels):
+    """The next head that is like a member's may be that of one further on."""
+    members = []
+    for number, level in enumerate(levels):
+        member = bytearray(warc_record(f"https://a.example/{number}", b"<p>text</p>"))
+        member[8] = level  # which says how hard the compressor tried. Source: RFC 1952, section 2.3.1
+        members.append(member)
+    urls = [found.head.get("warc-target-uri") for found in found_in(b"".join(members))]
+    assert urls == [f"https://a.example/{number}" for number in range(len(levels))]
+
+
 def test_the_places_of_records_are_exact_and_complete():
     found = found_in(WHOLE)
     assert [WHOLE[f.offset : f.offset + f.length] for f in found] == MEMBERS

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import trafilatura
+from lxml import etree
+from lxml.html import HtmlComment, HtmlElement, HtmlEntity, HtmlProcessingInstruction
 from resiliparse.extract.html2text import extract_plain_text
 
 from pipeline_config.curation import LanguagePrefilter, TextExtraction
@@ -16,6 +18,13 @@ from tasks.steps.pages.limits import count_tags
 from tasks.steps.pages.main_lines import MainText, main_text
 
 PREFILTER_CHARACTERS = 10_000
+
+# lxml asks Python for the class of every element, to have others for forms; texts are the same without
+trafilatura.utils.HTML_PARSER.set_element_class_lookup(
+    etree.ElementDefaultClassLookup(
+        element=HtmlElement, comment=HtmlComment, pi=HtmlProcessingInstruction, entity=HtmlEntity
+    )
+)
 
 
 class Extraction(NamedTuple):

@@ -1,8 +1,10 @@
 """From a record to its main text: payloads, character sets, and pages that fail alone."""
 
 import os
+import random
 import resource
 
+import lxml.html
 import pytest
 from datatrove.data import Document
 
@@ -116,6 +118,36 @@ def test_each_engine_finds_an_article_and_is_named(run_step, prose, engine, extr
 def test_a_page_of_few_words_goes_to_the_careful_engine(run_step, prose):
     [document] = run_step(ExtractText(TextExtraction()), [with_payload("a", paragraphs(prose(2)))])
     assert document.metadata["extractor"] == "trafilatura"
+
+
+def test_the_classes_of_elements_change_no_text(prose, monkeypatch):
+    """Trafilatura's texts with its own parser, which has classes for the elements of forms."""
+    pieces = [
+        "<form action=/x>",
+        "<input value=a>",
+        "<select><option>b",
+        "<label for=c>",
+        "<textarea>d",
+        "</form>",
+    ]
+    pieces += [
+        "<a href=/e>f</a>",
+        "<li>",
+        "<table><tr><td>",
+        "<p>",
+        "</p>",
+        *(prose(2, seed=n) for n in range(6)),
+    ]
+    choose = random.Random(6)
+    pages = [f"<html><body>{''.join(choose.choices(pieces, k=60))}" for _ in range(40)]
+    settings = TextExtraction()
+    ours = [extractors._trafilatura(page, settings).text for page in pages]
+    theirs = lxml.html.HTMLParser(
+        collect_ids=False, default_doctype=False, encoding="utf-8", remove_comments=True, remove_pis=True
+    )
+    monkeypatch.setattr("trafilatura.utils.HTML_PARSER", theirs)
+    assert [extractors._trafilatura(page, settings).text for page in pages] == ours
+    assert sum(map(bool, ours)) > 20
 
 
 def test_a_page_that_breaks_the_careful_engine_falls_back(run_step, prose, monkeypatch):
